@@ -1,0 +1,21 @@
+"""The market: pure NumPy and SciPy, no files, no clock, no hidden randomness."""
+
+from shadowprice.market.clearing import Clearing, algorithm1, clear
+from shadowprice.market.curve import Curve, ThresholdCurve
+from shadowprice.market.curves import Expected, Quadratic, Surge, Triangular, fit_surge
+from shadowprice.market.policies import POLICIES, allocate
+
+__all__ = [
+    "POLICIES",
+    "Clearing",
+    "Curve",
+    "Expected",
+    "Quadratic",
+    "Surge",
+    "ThresholdCurve",
+    "Triangular",
+    "algorithm1",
+    "allocate",
+    "clear",
+    "fit_surge",
+]

@@ -1,0 +1,311 @@
+"""Policies: from a forecast and a budget to whole tokens for every query.
+
+    uniform       the same for everyone                                        (paper, eq. 19)
+    proportional  in proportion to the forecast, nobody abandoned              (eq. 20)
+    tale          the same, on a teacher model's estimates                     (eq. 21 to 23)
+    heuristic     when scarce, drop the half with the longer forecasts         (eq. 25)
+    auction       the shortest forecasts that fit                              (eq. 26)
+    clear         CLEAR: the surge market at its clearing price                (algorithm 1)
+    triangular    the same market with tents                                   (eq. 17)
+    quadratic     the same market with parabolas                               (eq. 18)
+    expected      the market of the chance of a correct answer                 (beyond the paper)
+    oracle        knows the true lengths: shortest first                       (eq. 27)
+    clairvoyant   also knows which answers are right: the true upper bound     (beyond the paper)
+
+A policy is a function `(forecast, budget, cap, *, options) -> Allocation`; its keyword arguments
+are the options a caller may set. `cap` has one limit per query. Every allocation keeps to the
+budget, to the last token.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from shadowprice.arrays import Array, checked
+from shadowprice.budget import parse_budget
+from shadowprice.errors import MarketError, PolicyError
+from shadowprice.market.clearing import clear as clear_market
+from shadowprice.market.curve import Curve, ThresholdCurve
+from shadowprice.market.curves import Expected, Quadratic, Surge, Triangular
+from shadowprice.types import Allocation, Forecast
+
+_REQUIRED = inspect.Parameter.empty
+MINIMUM = 32  # tokens: the paper's floor for policies that abandon nobody
+
+
+def allocate(
+    forecast: Forecast,
+    budget: int | float | str,
+    policy: str = "clear",
+    max_tokens: ArrayLike | None = None,
+    **options: Any,
+) -> Allocation:
+    """Divide `budget` among the queries of `forecast`.
+
+    `budget` may be written as in the command: 200000, "200k", "1.5M", "256/query". `max_tokens`
+    limits every grant, one number or one per query. `options` are those of the policy.
+    """
+    function = POLICIES.get(policy)
+    if function is None:
+        raise PolicyError(f"unknown policy {policy!r}; known are {', '.join(POLICIES)}")
+    known = options_of(policy)
+    if unknown := [name for name in options if name not in known]:
+        told = ", ".join(known) or "none"
+        raise PolicyError(f"policy {policy!r} has no option {', '.join(unknown)}; its options are: {told}")
+    if missing := [
+        name for name, default in known.items() if default is inspect.Parameter.empty and name not in options
+    ]:
+        raise PolicyError(f"policy {policy!r} needs {', '.join(missing)}: what it knows beyond the forecast")
+    supply, n = parse_budget(budget, len(forecast)), len(forecast)
+    cap = checked("max_tokens", np.inf if max_tokens is None else max_tokens, finite=False)
+    if cap.ndim == 1 and cap.size != n:
+        raise MarketError(f"one max_tokens per query, or one for all, is needed: got {cap.size} for {n} queries")
+    return function(forecast, supply, np.floor(np.broadcast_to(cap, (n,))), **options)
+
+
+def options_of(policy: str) -> dict[str, Any]:
+    """The options of a policy with their defaults (`inspect.Parameter.empty`: must be given)."""
+    parameters = inspect.signature(POLICIES[policy]).parameters.values()
+    return {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
+
+
+# --- the paper's baselines ---------------------------------------------------------------------
+
+
+def uniform(forecast: Forecast, budget: int, cap: Array) -> Allocation:
+    share = budget // max(1, len(forecast))
+    return Allocation(np.minimum(share, cap).astype(np.int64), budget, "uniform")
+
+
+def proportional(forecast: Forecast, budget: int, cap: Array, *, minimum: int = MINIMUM) -> Allocation:
+    return Allocation(_in_proportion(forecast.tokens, budget, cap, minimum), budget, "proportional")
+
+
+def tale(
+    forecast: Forecast, budget: int, cap: Array, *, estimates: ArrayLike | None = None, minimum: int = MINIMUM
+) -> Allocation:
+    """`estimates`: the teacher's token needs, one per query; without them the forecast stands in."""
+    needs = forecast.tokens if estimates is None else _per_query("estimates", estimates, len(forecast))
+    return Allocation(_in_proportion(needs, budget, cap, minimum), budget, "tale")
+
+
+def heuristic(forecast: Forecast, budget: int, cap: Array, *, minimum: int = MINIMUM) -> Allocation:
+    tau = forecast.tokens
+    scarce = tau.size > 0 and budget / tau.size < 0.8 * tau.mean()
+    kept = tau <= np.median(tau) if scarce else np.ones(tau.size, dtype=bool)
+    return Allocation(_affine(tau, kept, budget, cap, minimum), budget, "heuristic")
+
+
+def auction(forecast: Forecast, budget: int, cap: Array, *, minimum: int = MINIMUM) -> Allocation:
+    kept = _shortest_that_fit(forecast.tokens, budget)
+    return Allocation(_affine(forecast.tokens, kept, budget, cap, minimum), budget, "auction")
+
+
+def _in_proportion(needs: Array, budget: int, cap: Array, minimum: int) -> NDArray[np.int64]:
+    """clip(s * needs, minimum, cap) for the one scale s that spends the budget.
+
+    The paper clips after scaling, which can overspend; here the scale accounts for the clipping,
+    and the minimum gives way where the budget does not hold it for everyone.
+    """
+    if needs.size == 0:
+        return np.zeros(0, dtype=np.int64)
+    floor = np.minimum(min(_minimum(minimum), budget // needs.size), cap)
+    low, high = 0.0, budget / needs.min()  # everyone at the minimum, everyone at the cap
+    for _ in range(64):
+        scale = (low + high) / 2
+        fits = np.clip(scale * needs, floor, cap).sum() <= budget
+        low, high = (scale, high) if fits else (low, scale)
+    return _round_to(np.clip(low * needs, floor, cap), budget, cap)
+
+
+def _affine(tau: Array, kept: NDArray[np.bool_], budget: int, cap: Array, minimum: int) -> NDArray[np.int64]:
+    """mean + kappa (tau - mean tau) for those kept, where mean is budget / kept.
+
+    The paper writes mean tau in both places, and then the total is the same for every kappa. With
+    the affordable mean in its place any kappa spends the budget; taken is the largest, up to 1,
+    that leaves everyone the minimum.
+    """
+    grants = np.zeros(tau.size)
+    if kept.any():
+        mean, centre, least = budget / np.count_nonzero(kept), tau[kept].mean(), tau[kept].min()
+        room = max(0.0, mean - _minimum(minimum))
+        kappa = min(1.0, room / (centre - least)) if centre > least else 1.0
+        grants[kept] = np.minimum(mean + kappa * (tau[kept] - centre), cap[kept])
+    return _round_to(grants, budget, cap)
+
+
+def _round_to(grants: Array, budget: int, cap: Array) -> NDArray[np.int64]:
+    """Whole tokens; those lost by rounding down go to the largest fractions (0 stays 0)."""
+    whole = np.floor(grants)
+    fraction = np.where(whole < cap, grants - whole, 0.0)
+    rest = min(round(grants.sum() - whole.sum()), budget - int(whole.sum()))
+    if rest > 0:
+        whole[np.argpartition(-fraction, rest - 1)[:rest]] += 1
+    return np.minimum(whole, cap).astype(np.int64)
+
+
+# --- markets -----------------------------------------------------------------------------------
+
+
+def clear(
+    forecast: Forecast,
+    budget: int,
+    cap: Array,
+    *,
+    alpha: float = 2.0,
+    beta: float | None = None,
+    epsilon: float = 1e-6,
+) -> Allocation:
+    """Without `beta` the decay rate adapts to the surplus of the batch (eq. 16)."""
+    rate = _decay(forecast, budget, beta, epsilon)
+    return _market(Surge(np.ceil(forecast.tokens), alpha, rate, cap), budget, "clear", rate)
+
+
+def triangular(
+    forecast: Forecast,
+    budget: int,
+    cap: Array,
+    *,
+    alpha: float = 2.0,
+    beta: float | None = None,
+    epsilon: float = 1e-6,
+) -> Allocation:
+    """A tent with the peak of `clear`'s surge: at 1/beta, alpha/(e beta) high."""
+    rate = _decay(forecast, budget, beta, epsilon)
+    curves = Triangular(np.ceil(forecast.tokens), 1 / rate, 2 / rate, alpha / (np.e * rate), cap)
+    return _market(curves, budget, "triangular", rate)
+
+
+def quadratic(
+    forecast: Forecast,
+    budget: int,
+    cap: Array,
+    *,
+    alpha: float = 2.0,
+    beta: float | None = None,
+    epsilon: float = 1e-6,
+) -> Allocation:
+    """A parabola with the peak of `clear`'s surge."""
+    rate = _decay(forecast, budget, beta, epsilon)
+    curves = Quadratic(np.ceil(forecast.tokens), 2 / rate, alpha / (np.e * rate), cap)
+    return _market(curves, budget, "quadratic", rate)
+
+
+def expected(forecast: Forecast, budget: int, cap: Array) -> Allocation:
+    curves = Expected(forecast.tokens, forecast.spread, forecast.solve, forecast.tail, cap)
+    return _market(curves, budget, "expected", None)
+
+
+def _decay(forecast: Forecast, budget: int, beta: float | None, epsilon: float) -> float:
+    """beta = 1 / max(epsilon, mean budget - mean forecast), unless it is given (eq. 16)."""
+    if beta is not None:
+        return float(checked("beta", beta, open_low=True))
+    surplus = budget / len(forecast) - float(forecast.tokens.mean()) if len(forecast) else 0.0
+    return 1 / max(float(checked("epsilon", epsilon, open_low=True)), surplus)
+
+
+def _market(curves: Curve, budget: int, policy: str, beta: float | None) -> Allocation:
+    """Clear, then round.
+
+    Thresholds come rounded up to whole tokens: a grant of 412 is worth nothing to a query that
+    needs 412.3. So rounding the cleared grants down keeps everyone at the threshold, and the
+    tokens saved go one by one to those who gain most, while anyone gains. At a jump tokens may be
+    left that reach no further query; the admitted share them (algorithm 1, line 38), since
+    forecasts err and a limit that is not reached costs nothing.
+    """
+    cleared = clear_market(curves, budget)
+    grants = np.floor(cleared.tokens)
+    if isinstance(curves, ThresholdCurve):
+        grants = np.where(cleared.admitted, np.maximum(grants, curves.threshold), 0.0)
+    able = np.flatnonzero(cleared.admitted)
+    while (rest := budget - int(grants.sum())) > 0 and able.size:
+        some, now = curves.take(able), grants[able]
+        gain = np.where(now < some.cap, some.value(now + 1) - some.value(now), 0.0)
+        able, gain = able[gain > 0], gain[gain > 0]
+        best = able if rest >= able.size else able[np.argpartition(-gain, rest - 1)[:rest]]
+        grants[best] += 1
+    if cleared.status == "jump":
+        _share_equally(grants, np.flatnonzero(cleared.admitted), rest, curves.cap)
+    return Allocation(
+        grants.astype(np.int64),
+        budget,
+        policy,
+        price=cleared.price,
+        utility=cleared.utility,
+        bound=cleared.bound,
+        status=cleared.status,
+        beta=beta,
+    )
+
+
+def _share_equally(grants: Array, able: NDArray[np.intp], rest: int, cap: Array) -> None:
+    """Raise the grants of the `able` in place, all by the same as far as their caps allow."""
+    while rest > 0 and (able := able[grants[able] < cap[able]]).size:
+        raised = able[:rest]  # if there is not one token for each, the first get one
+        more = np.minimum(max(1, rest // able.size), cap[raised] - grants[raised])
+        grants[raised] += more
+        rest -= int(more.sum())
+
+
+# --- what only hindsight knows -----------------------------------------------------------------
+
+
+def oracle(forecast: Forecast, budget: int, cap: Array, *, lengths: ArrayLike) -> Allocation:
+    """`lengths`: the true length of every answer. Sorts by length only, so it is no upper bound."""
+    true = np.ceil(_per_query("lengths", lengths, len(forecast)))
+    return Allocation(_exactly(true, true <= cap, budget), budget, "oracle")
+
+
+def clairvoyant(forecast: Forecast, budget: int, cap: Array, *, lengths: ArrayLike, correct: ArrayLike) -> Allocation:
+    """`lengths` and `correct`: the true length and outcome of every answer. Nobody solves more."""
+    true = np.ceil(_per_query("lengths", lengths, len(forecast)))
+    right = _per_query("correct", correct, len(forecast)) > 0
+    return Allocation(_exactly(true, right & (true <= cap), budget), budget, "clairvoyant")
+
+
+def _exactly(lengths: Array, able: NDArray[np.bool_], budget: int) -> NDArray[np.int64]:
+    """Their exact length to the shortest of the `able`, while the budget lasts."""
+    grants = np.zeros(lengths.size, dtype=np.int64)
+    who = np.flatnonzero(able)
+    who = who[_shortest_that_fit(lengths[who], budget)]
+    grants[who] = lengths[who].astype(np.int64)
+    return grants
+
+
+def _shortest_that_fit(lengths: Array, budget: int) -> NDArray[np.bool_]:
+    """Marks the longest run of shortest lengths whose sum is within the budget."""
+    order = np.argsort(lengths, kind="stable")
+    fits = np.zeros(lengths.size, dtype=bool)
+    fits[order[: np.searchsorted(np.cumsum(lengths[order]), budget, side="right")]] = True
+    return fits
+
+
+def _per_query(name: str, values: ArrayLike, n: int) -> Array:
+    array = checked(name, values)
+    if array.shape != (n,):
+        raise MarketError(f"{name} must have one value per query: got {array.size} for {n} queries")
+    return array
+
+
+def _minimum(minimum: int) -> int:
+    return int(checked("minimum", minimum))
+
+
+POLICIES: dict[str, Callable[..., Allocation]] = {
+    "uniform": uniform,
+    "proportional": proportional,
+    "tale": tale,
+    "heuristic": heuristic,
+    "auction": auction,
+    "clear": clear,
+    "triangular": triangular,
+    "quadratic": quadratic,
+    "expected": expected,
+    "oracle": oracle,
+    "clairvoyant": clairvoyant,
+}

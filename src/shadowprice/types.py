@@ -1,0 +1,84 @@
+"""The nouns of the package, as frozen dataclasses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from shadowprice.arrays import Array, checked, common_length
+
+
+@dataclass(frozen=True)
+class Query:
+    """One request: the text a forecast is made from, and the limits the caller set himself."""
+
+    id: str
+    text: str
+    max_tokens: int | None = None  # per answer
+    answers: int = 1  # how many answers one request asks for (`n`); they share the grant
+
+
+@dataclass(frozen=True, eq=False)
+class Forecast:
+    """What is expected of each query's answer; `spread`, `solve` and `tail` may be one for all.
+
+    tokens  median length of the answer (the paper's threshold tau), above 0
+    spread  standard deviation of the log length, above 0
+    solve   probability that the full answer is correct
+    tail    degrees of freedom of the upper tail of the log length; None: log-normal
+    """
+
+    tokens: Array
+    spread: Array
+    solve: Array
+    tail: Array | None
+
+    def __init__(
+        self,
+        tokens: ArrayLike,
+        spread: ArrayLike = 0.5,
+        solve: ArrayLike = 1.0,
+        tail: ArrayLike | None = None,
+    ) -> None:
+        fields = {
+            "tokens": np.atleast_1d(checked("forecast tokens", tokens, open_low=True)),
+            "spread": checked("forecast spread", spread, open_low=True, high=10.0),
+            "solve": checked("forecast solve", solve, high=1.0),
+        }
+        if tail is not None:
+            fields["tail"] = checked("forecast tail", tail, open_low=True, finite=False)
+        common_length(**fields)
+        for name, values in {"tail": None, **fields}.items():
+            object.__setattr__(self, name, values)
+
+    def __len__(self) -> int:
+        return self.tokens.size
+
+
+@dataclass(frozen=True, eq=False)
+class Allocation:
+    """Integer tokens per query; 0 means abandoned. Their sum is never above `budget`.
+
+    `price`, `utility`, `bound` and `status` describe the real-valued clearing that the tokens
+    round (see `market.Clearing`); they are None for policies that set no price. `beta` is the
+    decay rate `clear` used.
+    """
+
+    tokens: NDArray[np.int64]
+    budget: int
+    policy: str
+    price: float | None = None
+    utility: float | None = None
+    bound: float | None = None
+    status: str | None = None
+    beta: float | None = None
+
+    @property
+    def admitted(self) -> NDArray[np.bool_]:
+        return self.tokens > 0
+
+    @property
+    def total(self) -> int:
+        return int(self.tokens.sum())
