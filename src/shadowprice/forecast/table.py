@@ -1,0 +1,67 @@
+"""Forecasts that somebody else made, read from a file."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Sequence
+
+import numpy as np
+import orjson
+
+from shadowprice.errors import InputError, MarketError
+from shadowprice.types import Forecast, Query
+
+_FIELDS = ("tokens", "spread", "solve")
+
+
+class ForecastTable:
+    """Forecasts by query id, from JSONL lines `{"custom_id", "tokens", "spread", "solve"}`.
+
+    `spread` and `solve` may be left out (0.5 and 1, as in `Forecast`). Lines for queries that are
+    not asked for do no harm; a query without a line is an error.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = path
+        self._row: dict[str, int] = {}
+        self._values = {name: array("d") for name in _FIELDS}
+        with open(path, "rb") as lines:
+            for number, line in enumerate(lines, start=1):
+                if line.strip():
+                    self._add(line, number)
+
+    def predict(self, queries: Sequence[Query]) -> Forecast:
+        try:
+            rows = np.array([self._row[query.id] for query in queries], dtype=np.intp)
+        except KeyError as error:
+            raise InputError(
+                f"no forecast for custom_id {error.args[0]!r}", path=self.path, fix="add a line for it"
+            ) from None
+        return Forecast(**{name: np.frombuffer(values)[rows] for name, values in self._values.items()})
+
+    def _add(self, line: bytes, number: int) -> None:
+        def bad(problem: str, fix: str) -> InputError:
+            return InputError(problem, path=self.path, line=number, fix=fix)
+
+        try:
+            record = orjson.loads(line)
+        except orjson.JSONDecodeError as error:
+            raise bad(f"not JSON: {error.msg} at column {error.colno}", "mend or remove the line") from None
+        if not isinstance(record, dict) or not isinstance(record.get("custom_id"), str):
+            raise bad("no custom_id", 'write {"custom_id": "...", "tokens": 300, "spread": 0.5, "solve": 0.8}')
+        name = record["custom_id"]
+        if name in self._row:
+            raise bad(f"a second forecast for custom_id {name!r}", "keep one")
+        given = {field: record[field] for field in _FIELDS if record.get(field) is not None}
+        if "tokens" not in given:
+            raise bad(f"no tokens for custom_id {name!r}", "give the median length of the answer")
+        if wrong := [field for field, v in given.items() if isinstance(v, bool) or not isinstance(v, int | float)]:
+            raise bad(f"{wrong[0]} is not a number", "give a plain number")
+        try:
+            forecast = Forecast(**given)
+        except MarketError as error:
+            raise bad(str(error), "mend the number") from None
+        self._row[name] = len(self._row)
+        for field, values in self._values.items():
+            values.append(getattr(forecast, field).item())

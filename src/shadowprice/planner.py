@@ -1,0 +1,161 @@
+"""From a batch file and a budget to a batch file that keeps to it.
+
+The file is read twice, a line at a time: once to forecast every request, once to write the plan.
+What is kept in between is a few numbers and the id of each request, so that the file may be
+larger than memory.
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import IO, Any
+
+import numpy as np
+
+from shadowprice.batchfile import Request, error_line, read_requests, replacing, with_limit
+from shadowprice.budget import parse_budget
+from shadowprice.errors import InputError
+from shadowprice.forecast import Forecaster
+from shadowprice.market import allocate
+from shadowprice.types import Allocation, Forecast
+
+_CHUNK = 4096  # queries forecast at a time
+
+Progress = Callable[[Iterator[Request], str], Iterator[Request]]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What was decided, for the verdict."""
+
+    queries: int
+    budget: int
+    granted: int  # tokens the written limits add up to
+    admitted: int
+    abandoned: int
+    policy: str
+    price: float | None
+    utility: float | None
+    bound: float | None
+    status: str | None
+    more_budget: int  # 10% more: how many tokens that is,
+    more_admitted: int  # how many more queries it would admit,
+    more_utility: float | None  # and what those tokens are worth at this price
+    older_limits: int  # planned chats that carry `max_tokens` as well
+
+
+def plan(
+    source: str | os.PathLike[str],
+    budget: int | str,
+    forecaster: Forecaster,
+    *,
+    out: str | os.PathLike[str],
+    errors: str | os.PathLike[str],
+    policy: str = "clear",
+    max_tokens: int | None = None,
+    options: Mapping[str, Any] | None = None,
+    limit_field: str | None = None,
+    progress: Progress = lambda requests, label: requests,
+) -> Plan:
+    """Write the admitted requests of `source` with their limits to `out`, the abandoned to `errors`.
+
+    Both files appear complete or not at all. `limit_field` names the field that limits chats
+    instead of `max_completion_tokens`.
+    """
+    with replacing([errors, out]) as (error_file, out_file):
+        before = os.stat(source)
+        demand = _read(progress(read_requests(source), "forecasting"), forecaster, max_tokens)
+        if len(demand.forecast) == 0:
+            raise InputError("has no requests", path=source, fix="write one JSON object a line")
+        supply = parse_budget(budget, len(demand.forecast))
+        decided = demand.allocate(supply, policy, options or {})
+        more = demand.allocate(supply + supply // 10, policy, options or {})
+
+        limits = decided.tokens // demand.answers
+        older = _write(progress(read_requests(source), "writing"), demand, decided, limit_field, out_file, error_file)
+        after = os.stat(source)
+        if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+            raise InputError("changed while it was being planned", path=source, fix="plan it again")
+    admitted = int(np.count_nonzero(limits))
+    return Plan(
+        queries=len(demand.forecast),
+        budget=supply,
+        granted=int((limits * demand.answers).sum()),
+        admitted=admitted,
+        abandoned=len(demand.forecast) - admitted,
+        policy=policy,
+        price=decided.price,
+        utility=decided.utility,
+        bound=decided.bound,
+        status=decided.status,
+        more_budget=supply // 10,
+        more_admitted=int(np.count_nonzero(more.tokens // demand.answers)) - admitted,
+        more_utility=None if decided.price is None else decided.price * (supply // 10),
+        older_limits=older,
+    )
+
+
+@dataclass(frozen=True)
+class _Demand:
+    """The numbers kept of every request; the forecast is for all its answers together."""
+
+    forecast: Forecast
+    cap: np.ndarray[Any, np.dtype[np.float64]]
+    answers: np.ndarray[Any, np.dtype[np.int64]]
+
+    def allocate(self, budget: int, policy: str, options: Mapping[str, Any]) -> Allocation:
+        return allocate(self.forecast, budget, policy, max_tokens=self.cap, **options)
+
+
+def _read(requests: Iterator[Request], forecaster: Forecaster, max_tokens: int | None) -> _Demand:
+    tokens, spread, solve, cap, answers = (array("d") for _ in range(5))
+    while chunk := list(islice(requests, _CHUNK)):
+        queries = [request.query for request in chunk]
+        forecast = forecaster.predict(queries)
+        tokens.frombytes(forecast.tokens.tobytes())
+        for kept, values in ((spread, forecast.spread), (solve, forecast.solve)):
+            kept.frombytes(np.broadcast_to(values, len(chunk)).tobytes())
+        limit = np.inf if max_tokens is None else float(max_tokens)
+        cap.extend(min(limit, query.max_tokens or np.inf) for query in queries)
+        answers.extend(query.answers for query in queries)
+    count = np.frombuffer(answers)
+    return _Demand(
+        Forecast(np.frombuffer(tokens) * count, np.frombuffer(spread), np.frombuffer(solve)),
+        np.frombuffer(cap) * count,
+        count.astype(np.int64),
+    )
+
+
+def _write(
+    requests: Iterator[Request],
+    demand: _Demand,
+    decided: Allocation,
+    limit_field: str | None,
+    out_file: IO[bytes],
+    error_file: IO[bytes],
+) -> int:
+    older = 0
+    forecast = demand.forecast
+    limits = (decided.tokens // demand.answers).tolist()
+    for i, request in enumerate(requests):
+        if limits[i]:
+            chat = request.limit_field == "max_completion_tokens"
+            field = limit_field if chat and limit_field else request.limit_field
+            out_file.write(with_limit(request.raw, field, limits[i]) + b"\n")
+            older += request.older_limit and field != "max_tokens"
+        else:
+            details = {
+                "forecast": {
+                    "tokens": float(forecast.tokens[i]),
+                    "spread": float(forecast.spread[i]),
+                    "solve": float(forecast.solve[i]),
+                },
+                "price": decided.price,
+            }
+            message = "abandoned: its tokens buy more elsewhere; plan it again with a larger budget"
+            error_file.write(error_line(request.query.id, "budget_abandoned", message, **details) + b"\n")
+    return older
