@@ -84,7 +84,7 @@ def clear(curves: Curve, budget: float, *, max_tokens: ArrayLike | None = None) 
         return Clearing(float(curves.reservation().max()), np.zeros(len(curves)), nobody, 0.0, 0.0, "starved", 0)
     if isinstance(curves, ThresholdCurve) and curves.shares_shape():
         return _clear_shared(curves, supply)
-    return _clear_mixed(curves.capped(supply), supply)
+    return _clear_mixed(curves, supply)
 
 
 def _within(tokens: Array, budget: float) -> Array:
@@ -207,6 +207,7 @@ def _smallest(values: Array, ranked: Array, k: int) -> Mask:
 
 
 def _clear_mixed(curves: Curve, budget: float) -> Clearing:
+    everybody, curves = curves, curves.capped(budget)  # who needs more than there is must not set the price
     reservation = curves.reservation()
     order = np.argsort(-reservation)[: np.count_nonzero(reservation > 0)]
     ranked, reservation = curves.take(order), reservation[order]
@@ -222,7 +223,7 @@ def _clear_mixed(curves: Curve, budget: float) -> Clearing:
 
     everyone = np.ones(order.size, dtype=bool)
     if order.size == 0:
-        return answer(0.0, np.zeros(0), everyone, "starved", 0)
+        return answer(float(everybody.reservation().max()), np.zeros(0), everyone, "starved", 0)
     if ranked.peak().sum() <= budget:
         return answer(0.0, ranked.peak(), everyone, "ample", 0)
 
@@ -233,7 +234,9 @@ def _clear_mixed(curves: Curve, budget: float) -> Clearing:
         tokens, price, steps = _fill(first, budget, np.ones((1, k), dtype=bool), float(reservation[k - 1]))
         grants = np.zeros(order.size)
         grants[:k] = tokens[0]
-        return answer(float(price[0]), grants, np.arange(order.size) < k, "cleared", probes + steps)
+        # Where caps hold everyone, any price in the bracket clears; below it others would want in.
+        next_price = float(reservation[k]) if k < order.size else 0.0
+        return answer(max(float(price[0]), next_price), grants, np.arange(order.size) < k, "cleared", probes + steps)
 
     tokens, chosen, steps = _best_around(ranked, budget, k, float(reservation[k]))
     return answer(float(reservation[k]), tokens, chosen, "jump" if chosen.any() else "starved", probes + steps)

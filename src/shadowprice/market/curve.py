@@ -123,6 +123,10 @@ class ThresholdCurve(Curve):
         shape = {name: p if p.ndim == 0 else p[0] for name, p in self._parameters.items()}
         return self._with({**shape, "threshold": np.asarray(threshold, dtype=np.float64)})
 
+    def whole(self) -> Self:
+        """The same curves with their thresholds rounded up to whole tokens."""
+        return self._with({**self._parameters, "threshold": np.ceil(self.threshold)})
+
     def value(self, tokens: ArrayLike) -> Array:
         past = np.asarray(tokens, dtype=np.float64) - self.threshold
         return np.where(past > 0, self.shape(np.maximum(past, 0.0)), 0.0)

@@ -163,7 +163,7 @@ def clear(
 ) -> Allocation:
     """Without `beta` the decay rate adapts to the surplus of the batch (eq. 16)."""
     rate = _decay(forecast, budget, beta, epsilon)
-    return _market(Surge(np.ceil(forecast.tokens), alpha, rate, cap), budget, "clear", rate)
+    return _market(Surge(forecast.tokens, alpha, rate, cap), budget, "clear", rate)
 
 
 def triangular(
@@ -177,7 +177,7 @@ def triangular(
 ) -> Allocation:
     """A tent with the peak of `clear`'s surge: at 1/beta, alpha/(e beta) high."""
     rate = _decay(forecast, budget, beta, epsilon)
-    curves = Triangular(np.ceil(forecast.tokens), 1 / rate, 2 / rate, alpha / (np.e * rate), cap)
+    curves = Triangular(forecast.tokens, 1 / rate, 2 / rate, alpha / (np.e * rate), cap)
     return _market(curves, budget, "triangular", rate)
 
 
@@ -192,7 +192,7 @@ def quadratic(
 ) -> Allocation:
     """A parabola with the peak of `clear`'s surge."""
     rate = _decay(forecast, budget, beta, epsilon)
-    curves = Quadratic(np.ceil(forecast.tokens), 2 / rate, alpha / (np.e * rate), cap)
+    curves = Quadratic(forecast.tokens, 2 / rate, alpha / (np.e * rate), cap)
     return _market(curves, budget, "quadratic", rate)
 
 
@@ -210,18 +210,19 @@ def _decay(forecast: Forecast, budget: int, beta: float | None, epsilon: float) 
 
 
 def _market(curves: Curve, budget: int, policy: str, beta: float | None) -> Allocation:
-    """Clear, then round.
+    """Clear, then round down, and hand the tokens saved one by one to those who gain most.
 
-    Thresholds come rounded up to whole tokens: a grant of 412 is worth nothing to a query that
-    needs 412.3. So rounding the cleared grants down keeps everyone at the threshold, and the
-    tokens saved go one by one to those who gain most, while anyone gains. At a jump tokens may be
-    left that reach no further query; the admitted share them (algorithm 1, line 38), since
-    forecasts err and a limit that is not reached costs nothing.
+    Rounding down must not fall below a threshold: a grant of 412 is worth nothing to a query that
+    needs 412.3. Where it would, the market is cleared with thresholds rounded up to whole tokens.
+    At a jump tokens may be left that reach no further query; the admitted share them (algorithm 1,
+    last line), since forecasts err and a limit that is not reached costs nothing.
     """
     cleared = clear_market(curves, budget)
     grants = np.floor(cleared.tokens)
-    if isinstance(curves, ThresholdCurve):
-        grants = np.where(cleared.admitted, np.maximum(grants, curves.threshold), 0.0)
+    if isinstance(curves, ThresholdCurve) and np.any(cleared.admitted & (grants < curves.threshold)):
+        curves = curves.whole()
+        cleared = clear_market(curves, budget)
+        grants = np.where(cleared.admitted, np.maximum(np.floor(cleared.tokens), curves.threshold), 0.0)
     able = np.flatnonzero(cleared.admitted)
     while (rest := budget - int(grants.sum())) > 0 and able.size:
         some, now = curves.take(able), grants[able]

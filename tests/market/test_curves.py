@@ -1,0 +1,162 @@
+"""A curve's demand is the best it can do at a price; everything else follows from its value."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.special import lambertw
+from scipy.stats import norm
+
+from shadowprice.errors import MarketError
+from shadowprice.market import Expected, Quadratic, Surge, Triangular, fit_surge
+
+from .markets import KINDS, mixed_market
+
+GRID = np.unique(np.concatenate([np.linspace(0, 20_000, 20_001), np.geomspace(1e-3, 20_000, 5_001)]))[:, None]
+
+
+@pytest.mark.parametrize("capped", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+class TestEveryCurve:
+    @pytest.fixture
+    def curves(self, kind, capped):
+        return mixed_market(kind, 30, np.random.default_rng(1), capped=capped)
+
+    def test_no_grant_on_a_grid_leaves_more_surplus_than_demand(self, curves):
+        value = np.where(curves.cap >= GRID, curves.value(GRID), 0.0)
+        for price in np.geomspace(1e-6, 10, 40):
+            demand = curves.demand(price)
+            surplus = curves.value(demand) - price * demand
+            best = (value - price * GRID).max(axis=0)
+            assert np.all(surplus >= best - 1e-9 * value.max(axis=0))
+
+    def test_demand_is_zero_exactly_from_the_reservation_price_on(self, curves):
+        reservation = curves.reservation()
+        pays = reservation > 0
+        assert np.all(curves.demand(reservation) == 0)
+        assert np.all(curves.demand(reservation * (1 - 1e-9))[pays] > 0)
+
+    def test_at_the_reservation_price_the_surplus_is_nothing(self, curves):
+        reservation = curves.reservation()
+        bought = curves.follow(reservation)
+        assert np.allclose(curves.value(bought), reservation * bought, rtol=1e-7, atol=1e-12)
+
+    def test_demand_falls_with_the_price_and_keeps_to_the_cap(self, curves):
+        demands = np.array([curves.demand(price) for price in np.geomspace(1e-300, 10, 60)])
+        assert np.all(np.isfinite(demands) | np.isinf(curves.cap))
+        assert np.all(np.diff(demands, axis=0) <= 1e-9 * demands[:-1])
+        assert np.all(demands <= curves.cap)
+
+    def test_marginal_is_the_derivative_of_value(self, curves):
+        tokens, h = GRID[GRID[:, 0] > 1], 1e-5
+        slope = (curves.value(tokens * (1 + h)) - curves.value(tokens * (1 - h))) / (2 * h * tokens)
+        error = np.abs(curves.marginal(tokens) - slope) / np.abs(slope).max(axis=0)
+        assert np.quantile(error, 0.995) < 1e-4  # kinks aside
+
+    def test_nothing_beats_the_peak(self, curves):
+        height = curves.value(np.minimum(curves.peak(), 1e9))
+        reachable = np.where(curves.cap >= GRID, curves.value(GRID), 0.0)
+        assert np.all(reachable.max(axis=0) <= height * (1 + 1e-9))
+
+    def test_choosing_queries_commutes_with_everything(self, curves):
+        some = np.array([4, 17, 2])
+        assert np.array_equal(curves.take(some).demand(1e-3), curves.demand(1e-3)[some])
+        assert np.array_equal(curves.take(some).reservation(), curves.reservation()[some])
+
+
+@given(price=st.floats(1e-300, 1.0, exclude_max=True), alpha=st.floats(1e-12, 1e12), beta=st.floats(1e-9, 1e9))
+def test_surge_demand_is_the_papers_lambert_formula(price, alpha, beta):
+    extension = Surge(0.0, alpha, beta).follow(price * alpha)[0]
+    expected = (1 - lambertw(price * np.e).real) / beta
+    assert extension == pytest.approx(expected, rel=1e-9, abs=1e-9 / beta)
+
+
+@pytest.mark.parametrize("price", [1e-300, 1e-200, 1e-30, 1.0, 2.0, 2.5, 1e300])
+def test_no_price_overflows(price):
+    demand = Surge([10.0, 1e6], alpha=2.0, beta=[1e6, 1e-6]).demand(price)
+    assert np.all(np.isfinite(demand))
+    assert np.all(demand >= 0)
+
+
+def test_a_free_token_is_bought_up_to_the_peak():
+    assert Surge(100.0, 2.0, 1 / 50).demand(0.0) == 150.0
+    assert Triangular(100.0, 20.0, 60.0, 1.0).demand(0.0) == 120.0
+    assert Quadratic(100.0, 60.0, 1.0).demand(0.0) == 130.0
+    assert np.isinf(Expected(100.0).demand(0.0))
+    assert Expected(100.0, cap=400).demand(0.0) == 400.0
+
+
+def test_surges_below_their_threshold_are_worth_nothing_and_past_it_positive():
+    curve = Surge(100.0, 2.0, 1 / 50)
+    assert curve.value(100.0) == 0
+    assert curve.value(99.9) == 0
+    assert curve.value(100.1) > 0
+    assert curve.value(150.0) == pytest.approx(2 * 50 / np.e)
+
+
+def test_expected_is_the_log_normal_distribution_of_the_length():
+    curve = Expected(median=400.0, spread=0.6, solve=0.8)
+    tokens = np.array([50.0, 400.0, 2000.0])
+    assert np.allclose(curve.value(tokens), 0.8 * norm.cdf(np.log(tokens / 400) / 0.6))
+    # the closed form of the stationary point
+    price, m, s = 1e-4, np.log(400), 0.6
+    log_t = (m - s**2) + s * np.sqrt(s**2 - 2 * m - 2 * np.log(price * s * np.sqrt(2 * np.pi) / 0.8))
+    assert curve.demand(price) == pytest.approx(np.exp(log_t))
+
+
+def test_a_tail_makes_long_answers_likelier_and_short_ones_no_likelier():
+    normal, heavy = Expected(400.0, 0.6), Expected(400.0, 0.6, tail=2.0)
+    assert heavy.value(4000.0) < normal.value(4000.0)
+    assert heavy.value(100.0) == normal.value(100.0)
+    assert heavy.value(400.0) == normal.value(400.0) == 0.5
+    assert np.allclose(Expected(400.0, 0.6, tail=1e9).value(GRID), normal.value(GRID))
+    assert np.isclose(heavy.marginal(400 * (1 - 1e-9)), heavy.marginal(400 * (1 + 1e-9)))
+
+
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        (lambda: Surge([1.0, np.nan]), "threshold"),
+        (lambda: Surge([1.0, np.inf]), "threshold"),
+        (lambda: Surge([-1.0]), "threshold"),
+        (lambda: Surge([1.0], alpha=0.0), "alpha"),
+        (lambda: Surge([1.0], beta=-1.0), "beta"),
+        (lambda: Surge([1.0, 2.0], alpha=[1.0, 2.0, 3.0]), "alpha has 3"),
+        (lambda: Surge([[1.0]]), "threshold"),
+        (lambda: Surge(["many"]), "threshold"),
+        (lambda: Triangular([1.0], peak=2.0, width=2.0), "peak"),
+        (lambda: Expected([0.0]), "median"),
+        (lambda: Expected([1.0], solve=1.2), "solve"),
+        (lambda: Expected([1.0], spread=0.0), "spread"),
+        (lambda: Surge([1.0]).capped(np.nan), "max_tokens"),
+    ],
+)
+def test_numbers_no_market_can_be_made_of_are_named(make, named):
+    with pytest.raises(MarketError, match=named):
+        make()
+
+
+class TestFitSurge:
+    """A surge is the density of threshold + Gamma(2, beta): rollouts drawn from it must give it back."""
+
+    def test_recovers_threshold_and_decay(self):
+        rng = np.random.default_rng(0)
+        lengths = 300 + rng.gamma(2, 80, 20_000)
+        curve = fit_surge(lengths, np.ones(lengths.size, dtype=bool), bins=60)
+        assert curve.threshold[0] == pytest.approx(300, abs=10)
+        assert 1 / curve.beta == pytest.approx(80, rel=0.1)
+
+    def test_wrong_rollouts_do_not_count(self):
+        rng = np.random.default_rng(0)
+        lengths, wrong = 300 + rng.gamma(2, 80, 2000), rng.uniform(1, 5000, 500)
+        correct = np.arange(2500) < 2000
+        alone = fit_surge(lengths, np.ones(2000, dtype=bool))
+        both = fit_surge(np.concatenate([lengths, wrong]), correct)
+        assert both.threshold == alone.threshold
+        assert both.beta == alone.beta
+
+    def test_too_little_to_fit_is_an_error(self):
+        with pytest.raises(MarketError, match="three different lengths"):
+            fit_surge([10.0, 20.0, 30.0], [True, True, False])
+        with pytest.raises(MarketError, match="one outcome per rollout"):
+            fit_surge([10.0, 20.0], [True])
