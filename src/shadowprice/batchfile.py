@@ -10,11 +10,13 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from tempfile import mkstemp
-from typing import IO, Any
+from tempfile import TemporaryFile, mkstemp
+from typing import IO, Any, TypeAlias
 
 import orjson
 
@@ -28,6 +30,9 @@ _ENDPOINTS = {
     "/responses": ("max_output_tokens", "input"),
 }
 _LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+_MOST = 2**31  # of tokens or answers in one request; more is a slip of the pen
+
+Target: TypeAlias = "str | os.PathLike[str] | IO[bytes]"
 
 
 @dataclass(frozen=True)
@@ -41,8 +46,12 @@ class Request:
     older_limit: bool  # a chat that carries `max_tokens`, which OpenAI refuses beside the newer field
 
 
-def read_requests(path: str | os.PathLike[str]) -> Iterator[Request]:
-    """The requests of a file, in order. Blank lines are passed over; anything else wrong is an error."""
+def read_requests(path: str | os.PathLike[str], *, label: str | None = None) -> Iterator[Request]:
+    """The requests of a file, in order. Blank lines are passed over; anything else wrong is an error.
+
+    Errors name the file by `label` where it is given.
+    """
+    name = label or path
     seen: set[str] = set()
     with open(path, "rb") as lines:
         for number, line in enumerate(lines, start=1):
@@ -52,12 +61,14 @@ def read_requests(path: str | os.PathLike[str]) -> Iterator[Request]:
             try:
                 request = _parse(raw, number)
             except _BadRequest as error:
-                raise InputError(error.args[0], fix=error.args[1], path=path, line=number) from None
+                raise InputError(error.args[0], fix=error.args[1], path=name, line=number) from None
+            except RecursionError:
+                raise InputError("nested too deeply", fix="mend the line", path=name, line=number) from None
             if request.query.id in seen:
                 raise InputError(
                     f"custom_id {request.query.id!r} was used before",
                     fix="give every request its own",
-                    path=path,
+                    path=name,
                     line=number,
                 )
             seen.add(request.query.id)
@@ -85,16 +96,21 @@ def _parse(raw: bytes, number: int) -> Request:
     if endpoint is None:
         raise _BadRequest(f"url {url!r} takes no token limit", "plan chat completions, completions or responses")
     limit_field, question = _ENDPOINTS[endpoint]
-    if not body.get(question):
+    asked = body.get(question)
+    if not asked:
         raise _BadRequest(f"no {question} in the body", "a request needs a question")
+    if not isinstance(asked, list if question == "messages" else str | list) or (
+        question == "messages" and not all(isinstance(message, dict) for message in asked)
+    ):
+        raise _BadRequest(f"{question} is {asked!r:.40}", "give a list of messages, or a text where that is allowed")
     limits = [limit for field in _LIMITS if (limit := _whole(body, field)) is not None]
     answers = _whole(body, "n") or 1
     if endpoint == "/completions":  # `best_of` answers are generated, `n` of them are returned
-        prompts = body["prompt"] if isinstance(body["prompt"], list) else [body["prompt"]]
+        prompts = asked if isinstance(asked, list) else [asked]
         answers = max(answers, _whole(body, "best_of") or 1) * (
             len(prompts) if isinstance(prompts[0], str | list) else 1
         )
-    query = Query(name, _text(body[question]), min(limits, default=None), answers)
+    query = Query(name, _text(asked), min(limits, default=None), answers)
     older = endpoint == "/chat/completions" and body.get("max_tokens") is not None
     return Request(number, raw, query, limit_field, older)
 
@@ -103,8 +119,8 @@ def _whole(body: dict[str, Any], field: str) -> int | None:
     value = body.get(field)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise _BadRequest(f"{field} is {value!r}", "give a whole number of at least 1, or leave it out")
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST:
+        raise _BadRequest(f"{field} is {value!r}", f"give a whole number from 1 to {_MOST}, or leave it out")
     return value
 
 
@@ -125,14 +141,22 @@ _decode = json.JSONDecoder().raw_decode
 _blank = re.compile(r"[ \t\n\r]*")
 
 
-def with_limit(raw: bytes, field: str, limit: int) -> bytes:
-    """The line with `field` of its body set to `limit`; every other byte as it was."""
+def with_limit(raw: bytes, field: str, limit: int, *, lower_others: bool = False) -> bytes:
+    """The line with `field` of its body set to `limit`; every other byte as it was.
+
+    `lower_others` sets the other limits of the body too, where they are above it.
+    """
     text = raw.decode()
     body = next(start for key, start, _ in reversed(list(_members(text, 0))) if key == "body")
-    present = [(start, end) for key, start, end in _members(text, body) if key == field]
-    for start, end in reversed(present):
+    others = _LIMITS if lower_others else ()
+    found = [
+        (key, start, end)
+        for key, start, end in _members(text, body)
+        if key == field or (key in others and text[start:end] != "null" and int(text[start:end]) > limit)
+    ]
+    for _, start, end in reversed(found):
         text = f"{text[:start]}{limit}{text[end:]}"
-    if not present:
+    if field not in (key for key, _, _ in found):
         comma = "" if text[_skip(text, body + 1)] == "}" else ", "
         text = f'{text[: body + 1]}"{field}": {limit}{comma}{text[body + 1 :]}'
     return text.encode()
@@ -163,39 +187,68 @@ def error_line(custom_id: str, code: str, message: str, **details: Any) -> bytes
 
 
 @contextmanager
-def replacing(paths: Sequence[str | os.PathLike[str]]) -> Iterator[list[IO[bytes]]]:
-    """Files to write to that take the place of `paths` only if everything went well."""
+def replacing(targets: Sequence[Target]) -> Iterator[list[IO[bytes]]]:
+    """Files to write to that take the place of `targets` only if everything went well.
+
+    What cannot be replaced (an open stream, a pipe, a device) is written to at the end, before the
+    first file is replaced. Links are followed, and the mode of a file that was there is kept.
+    """
     with ExitStack() as stack:
         files: list[IO[bytes]] = []
-        names: list[str] = []
-        for path in paths:
-            target = os.path.abspath(path)
-            if os.path.isdir(target):
-                raise InputError("is a folder", path=path, fix="name a file to write")
+        streams: list[tuple[IO[bytes], Target]] = []
+        replacements: list[tuple[str, str, int]] = []
+        for target in targets:
+            path = os.fspath(target) if isinstance(target, str | os.PathLike) else None
+            mode = None if path is None else _mode(path)
+            if path is None or mode is None:
+                files.append(stack.enter_context(TemporaryFile()))
+                streams.append((files[-1], target))
+                continue
+            place = os.path.realpath(path)
             try:
-                descriptor, name = mkstemp(dir=os.path.dirname(target), prefix=".shadowprice-")
+                descriptor, name = mkstemp(dir=os.path.dirname(place), prefix=".shadowprice-")
             except OSError as error:
-                raise InputError(
-                    f"cannot be written: {error.strerror}", path=path, fix="choose another place"
-                ) from None
+                raise _unwritable(path, error) from None
             stack.callback(_remove, name)
             files.append(stack.enter_context(open(descriptor, "wb")))
-            names.append(name)
+            replacements.append((name, place, mode))
         yield files
+        for file, target in streams:
+            file.seek(0)
+            with ExitStack() as opened:
+                if isinstance(target, str | os.PathLike):
+                    stream: IO[bytes] = opened.enter_context(open(target, "wb"))
+                else:
+                    stream = target
+                shutil.copyfileobj(file, stream)
+                stream.flush()
         for file in files:
             file.flush()
             os.fsync(file.fileno())
-        for name, path in zip(names, paths, strict=True):
-            os.chmod(name, 0o666 & ~_umask())
-            os.replace(name, path)
+        for name, place, mode in replacements:
+            os.chmod(name, mode)
+            os.replace(name, place)
+
+
+def _mode(target: str) -> int | None:
+    """The mode a file at `target` is to have; None if there is something that is not a file."""
+    if os.path.isdir(target) or target.endswith(os.sep) or not target:
+        raise InputError("is a folder", path=target, fix="name a file to write")
+    try:
+        found = os.stat(target).st_mode
+    except FileNotFoundError:
+        mask = os.umask(0)
+        os.umask(mask)
+        return 0o666 & ~mask
+    except OSError as error:
+        raise _unwritable(target, error) from None
+    return stat.S_IMODE(found) if stat.S_ISREG(found) else None
+
+
+def _unwritable(target: str, error: OSError) -> InputError:
+    return InputError(f"cannot be written: {error.strerror}", path=target, fix="choose another place")
 
 
 def _remove(path: str) -> None:
     with suppress(FileNotFoundError):
         os.unlink(path)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

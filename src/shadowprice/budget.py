@@ -16,10 +16,10 @@ LARGEST = 2**53
 def parse_budget(budget: int | float | str, queries: int) -> int:
     """The budget in whole tokens, rounded down; `256/query` is multiplied by the number of queries."""
     if isinstance(budget, str):
-        match = _SYNTAX.fullmatch(budget.strip())
+        match = _SYNTAX.fullmatch(budget.strip()) if len(budget) < 100 else None
         if match is None:
             raise InputError(
-                f"budget {budget!r} is not an amount of tokens", fix="write it as 200000, 200k, 1.5M or 256/query"
+                f"budget {budget!r:.100} is not an amount of tokens", fix="write it as 200000, 200k, 1.5M or 256/query"
             )
         number, suffix, per_query = match.groups()
         amount = Fraction(re.sub("[_,]", "", number)) * _SCALE[suffix.lower()] * (queries if per_query else 1)

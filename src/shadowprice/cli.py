@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import shutil
+import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from shadowprice import __version__
 from shadowprice.errors import InputError, ShadowpriceError
@@ -55,22 +57,48 @@ policies:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a name that the terminal cannot show is no reason to fail
+            stream.reconfigure(errors="backslashreplace")
     options = _parser().parse_args(arguments)
     try:
-        return int(options.command(options))
+        with _stopped_like_ctrl_c():
+            code = int(options.command(options))
+            if sys.stdout is not None:
+                sys.stdout.flush()
+            return code
     except ShadowpriceError as error:
-        print(f"shadowprice: {error}", file=sys.stderr)
-        return BAD_INPUT
+        return _fail(str(error))
     except BrokenPipeError:  # whoever read our output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return DONE
     except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        print(f"shadowprice: {place}{error.strerror or error}", file=sys.stderr)
-        return BAD_INPUT
+        fix = " (check the path)" if isinstance(error, FileNotFoundError) else ""
+        return _fail(f"{error.filename or 'output'}: {error.strerror or error}{fix}")
+    except RecursionError:
+        return _fail("a request is nested too deeply (mend or remove it)")
     except KeyboardInterrupt:
-        print("shadowprice: interrupted; nothing was written", file=sys.stderr)
-        return INTERRUPTED
+        return _fail("interrupted; nothing was written", INTERRUPTED)
+
+
+def _fail(message: str, code: int = BAD_INPUT) -> int:
+    print(f"shadowprice: {' '.join(message.split())}", file=sys.stderr)
+    return code
+
+
+@contextmanager
+def _stopped_like_ctrl_c() -> Iterator[None]:
+    """Being told to terminate or hung up on cleans up as Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signals = (signal.SIGTERM, signal.SIGHUP) if hasattr(signal, "SIGHUP") else (signal.SIGTERM,)
+    before = {number: signal.signal(number, signal.default_int_handler) for number in signals}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -102,7 +130,9 @@ def _parser() -> argparse.ArgumentParser:
     plan.add_argument(
         "--out", metavar="FILE", help="planned requests (default: IN.planned.jsonl; - is standard output)"
     )
-    plan.add_argument("--errors", metavar="FILE", help="abandoned requests (default: IN.abandoned.jsonl)")
+    plan.add_argument(
+        "--errors", metavar="FILE", help="abandoned requests (default: IN.abandoned.jsonl; - is standard output)"
+    )
     plan.add_argument(
         "--option", action="append", default=[], metavar="NAME=VALUE", help="an option of the policy, e.g. beta=0.002"
     )
@@ -118,58 +148,71 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _plan(options: argparse.Namespace) -> int:
+    from shadowprice.budget import LARGEST
     from shadowprice.forecast import ForecastTable, PromptLength
     from shadowprice.planner import plan
 
-    piped = options.file == "-"
-    name = "requests" if piped else str(Path(options.file).with_suffix(""))
+    if os.path.isdir(options.file) or not options.file:
+        raise InputError("is not a file", path=options.file or "''", fix="name an OpenAI Batch file, or - to read one")
+    name = "requests" if options.file == "-" else os.path.splitext(options.file)[0]
     out, errors = options.out or f"{name}.planned.jsonl", options.errors or f"{name}.abandoned.jsonl"
     _refuse_same_file(input=options.file, out=out, errors=errors, forecast=options.forecast)
-    if options.max_tokens is not None and options.max_tokens < 1:
-        raise InputError(f"--max-tokens {options.max_tokens} leaves no room for an answer", fix="give 1 or more")
+    if options.max_tokens is not None and not 1 <= options.max_tokens <= LARGEST:
+        raise InputError(f"--max-tokens {options.max_tokens} is no limit", fix=f"give 1 to {LARGEST}")
+    talk = sys.stderr if "-" in (out, errors) else sys.stdout
     with ExitStack() as stack:
-        if piped or out == "-":
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="shadowprice-"))
-        source, target = options.file, out
-        if piped:  # it is read twice
-            source = os.path.join(folder, "standard-input")
-            with open(source, "wb") as copy:
-                shutil.copyfileobj(sys.stdin.buffer, copy)
-        if out == "-":
-            target = os.path.join(folder, "planned")
+        source = options.file
+        if not os.path.isfile(source):  # a pipe: it is read twice, so it is kept
+            source = stack.enter_context(_kept(options.file))
         result = plan(
             source,
             options.budget,
             ForecastTable(options.forecast) if options.forecast else PromptLength(),
-            out=target,
-            errors=errors,
+            out=_standard_output() if out == "-" else out,
+            errors=_standard_output() if errors == "-" else errors,
             policy=options.policy,
             max_tokens=options.max_tokens,
             options=dict(map(_option, options.option)),
             limit_field=options.limit_field,
-            progress=_silent if options.quiet or not sys.stderr.isatty() else _bar,
+            label="standard input" if options.file == "-" else options.file,
+            progress=_silent if options.quiet or not sys.stderr or not sys.stderr.isatty() else _bar,
         )
-        if out == "-":
-            with open(target, "rb") as planned:
-                shutil.copyfileobj(planned, sys.stdout.buffer)
-            sys.stdout.flush()
-    verdict = json.dumps(asdict(result), indent=2) if options.json else _verdict(result, out, errors)
-    print(verdict, file=sys.stderr if out == "-" else sys.stdout)
-    if result.older_limits:
+    print(json.dumps(asdict(result), indent=2) if options.json else _verdict(result, out, errors), file=talk)
+    if result.older_limits and not options.json:
+        carry = "carries" if result.older_limits == 1 else "carry"
         print(
-            f"note: {_some(result.older_limits, 'planned request')} carry max_tokens beside max_completion_tokens, "
+            f"note: {_some(result.older_limits, 'planned request')} {carry} max_tokens beside max_completion_tokens, "
             "which OpenAI refuses; --limit-field max_tokens writes the older field alone",
             file=sys.stderr,
         )
     return EXHAUSTED if result.abandoned else DONE
 
 
+@contextmanager
+def _kept(source: str) -> Iterator[str]:
+    """A temporary copy of standard input or a pipe."""
+    with tempfile.NamedTemporaryFile(prefix="shadowprice-") as copy:
+        if source == "-" and sys.stdin is None:
+            raise InputError("standard input is closed", fix="name a file")
+        with ExitStack() as opened:
+            stream = sys.stdin.buffer if source == "-" else opened.enter_context(open(source, "rb"))
+            shutil.copyfileobj(stream, copy)
+        copy.flush()
+        yield copy.name
+
+
+def _standard_output() -> IO[bytes]:
+    if sys.stdout is None:
+        raise InputError("standard output is closed", fix="name a file")
+    return sys.stdout.buffer
+
+
 def _refuse_same_file(**paths: str | None) -> None:
     seen: dict[str, str] = {}
     for role, path in paths.items():
-        if path is None or path == "-":
+        if path is None or (path == "-" and role == "input"):
             continue
-        real = os.path.realpath(path)
+        real = path if path == "-" else os.path.realpath(path)
         if real in seen:
             raise InputError(f"is both {seen[real]} and {role}", path=path, fix="name another file")
         seen[real] = role
@@ -194,9 +237,7 @@ def _verdict(result: Plan, out: str, errors: str) -> str:
     rows.append(f"  admitted   {_some(result.admitted, 'query')}, {result.granted:,} tokens granted -> {out}")
     rows.append(f"  abandoned  {_some(result.abandoned, 'query')} -> {errors}")
     worth = f", worth {result.more_utility:.4g} at this price" if result.more_utility is not None else ""
-    rows.append(
-        f"  10% more   {result.more_budget:,} tokens{worth}, would admit {_some(result.more_admitted, 'more query')}"
-    )
+    rows.append(f"  10% more   {result.more_budget:,} tokens{worth}: {result.more_admitted:+,} admitted")
     return "\n".join(rows)
 
 

@@ -16,11 +16,11 @@ from typing import IO, Any
 
 import numpy as np
 
-from shadowprice.batchfile import Request, error_line, read_requests, replacing, with_limit
-from shadowprice.budget import parse_budget
+from shadowprice.batchfile import Request, Target, error_line, read_requests, replacing, with_limit
+from shadowprice.budget import LARGEST, parse_budget
 from shadowprice.errors import InputError
 from shadowprice.forecast import Forecaster
-from shadowprice.market import allocate
+from shadowprice.market import allocate, check_policy
 from shadowprice.types import Allocation, Forecast
 
 _CHUNK = 4096  # queries forecast at a time
@@ -53,33 +53,41 @@ def plan(
     budget: int | str,
     forecaster: Forecaster,
     *,
-    out: str | os.PathLike[str],
-    errors: str | os.PathLike[str],
+    out: Target,
+    errors: Target,
     policy: str = "clear",
     max_tokens: int | None = None,
     options: Mapping[str, Any] | None = None,
     limit_field: str | None = None,
+    label: str | None = None,
     progress: Progress = lambda requests, label: requests,
 ) -> Plan:
     """Write the admitted requests of `source` with their limits to `out`, the abandoned to `errors`.
 
     Both files appear complete or not at all. `limit_field` names the field that limits chats
-    instead of `max_completion_tokens`.
+    instead of `max_completion_tokens`, and lowers the others beside it; `label` is what errors call
+    the source.
     """
+    chosen = dict(options or {})
+    check_policy(policy, chosen)  # before a long file is read for nothing
+    parse_budget(budget, 1)
     with replacing([errors, out]) as (error_file, out_file):
         before = os.stat(source)
-        demand = _read(progress(read_requests(source), "forecasting"), forecaster, max_tokens)
+        demand = _read(progress(read_requests(source, label=label), "forecasting"), forecaster, max_tokens)
         if len(demand.forecast) == 0:
-            raise InputError("has no requests", path=source, fix="write one JSON object a line")
+            raise InputError("has no requests", path=label or source, fix="write one JSON object a line")
         supply = parse_budget(budget, len(demand.forecast))
-        decided = demand.allocate(supply, policy, options or {})
-        more = demand.allocate(supply + supply // 10, policy, options or {})
+        decided = demand.allocate(supply, policy, chosen)
+        more = demand.allocate(min(supply + supply // 10, LARGEST), policy, chosen)
 
         limits = decided.tokens // demand.answers
-        older = _write(progress(read_requests(source), "writing"), demand, decided, limit_field, out_file, error_file)
-        after = os.stat(source)
-        if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
-            raise InputError("changed while it was being planned", path=source, fix="plan it again")
+        requests = progress(read_requests(source, label=label), "writing")
+        try:
+            older = _write(requests, demand.forecast, limits.tolist(), decided.price, limit_field, out_file, error_file)
+        finally:
+            after = os.stat(source)
+            if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+                raise InputError("changed while it was being planned", path=label or source, fix="plan it again")
     admitted = int(np.count_nonzero(limits))
     return Plan(
         queries=len(demand.forecast),
@@ -123,8 +131,9 @@ def _read(requests: Iterator[Request], forecaster: Forecaster, max_tokens: int |
         cap.extend(min(limit, query.max_tokens or np.inf) for query in queries)
         answers.extend(query.answers for query in queries)
     count = np.frombuffer(answers)
+    several = np.ceil(np.frombuffer(tokens)) * count  # limits are whole tokens per answer
     return _Demand(
-        Forecast(np.frombuffer(tokens) * count, np.frombuffer(spread), np.frombuffer(solve)),
+        Forecast(np.where(count > 1, several, np.frombuffer(tokens)), np.frombuffer(spread), np.frombuffer(solve)),
         np.frombuffer(cap) * count,
         count.astype(np.int64),
     )
@@ -132,30 +141,25 @@ def _read(requests: Iterator[Request], forecaster: Forecaster, max_tokens: int |
 
 def _write(
     requests: Iterator[Request],
-    demand: _Demand,
-    decided: Allocation,
+    forecast: Forecast,
+    limits: list[int],
+    price: float | None,
     limit_field: str | None,
     out_file: IO[bytes],
     error_file: IO[bytes],
 ) -> int:
+    """Every request to one file or the other; returns how many planned ones carry the older limit too."""
     older = 0
-    forecast = demand.forecast
-    limits = (decided.tokens // demand.answers).tolist()
-    for i, request in enumerate(requests):
-        if limits[i]:
+    for i, (request, limit) in enumerate(zip(requests, limits, strict=True)):
+        if limit:
             chat = request.limit_field == "max_completion_tokens"
             field = limit_field if chat and limit_field else request.limit_field
-            out_file.write(with_limit(request.raw, field, limits[i]) + b"\n")
+            planned = with_limit(request.raw, field, limit, lower_others=limit_field is not None)
+            out_file.write(planned + b"\n")
             older += request.older_limit and field != "max_tokens"
         else:
-            details = {
-                "forecast": {
-                    "tokens": float(forecast.tokens[i]),
-                    "spread": float(forecast.spread[i]),
-                    "solve": float(forecast.solve[i]),
-                },
-                "price": decided.price,
-            }
+            told = {name: float(getattr(forecast, name)[i]) for name in ("tokens", "spread", "solve")}
             message = "abandoned: its tokens buy more elsewhere; plan it again with a larger budget"
-            error_file.write(error_line(request.query.id, "budget_abandoned", message, **details) + b"\n")
+            line = error_line(request.query.id, "budget_abandoned", message, forecast=told, price=price)
+            error_file.write(line + b"\n")
     return older

@@ -24,7 +24,7 @@ class Query:
 class Forecast:
     """What is expected of each query's answer; `spread`, `solve` and `tail` may be one for all.
 
-    tokens  median length of the answer (the paper's threshold tau), above 0
+    tokens  median length of the answer (the paper's threshold tau), from 0.001 to 2^53
     spread  standard deviation of the log length, above 0
     solve   probability that the full answer is correct
     tail    degrees of freedom of the upper tail of the log length; None: log-normal
@@ -43,7 +43,7 @@ class Forecast:
         tail: ArrayLike | None = None,
     ) -> None:
         fields = {
-            "tokens": np.atleast_1d(checked("forecast tokens", tokens, open_low=True)),
+            "tokens": np.atleast_1d(checked("forecast tokens", tokens, low=1e-3, high=2.0**53)),
             "spread": checked("forecast spread", spread, open_low=True, high=10.0),
             "solve": checked("forecast solve", solve, high=1.0),
         }

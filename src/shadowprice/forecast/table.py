@@ -28,8 +28,9 @@ class ForecastTable:
         self._values = {name: array("d") for name in _FIELDS}
         with open(path, "rb") as lines:
             for number, line in enumerate(lines, start=1):
-                if line.strip():
-                    self._add(line, number)
+                text = line.removeprefix(b"\xef\xbb\xbf").strip() if number == 1 else line.strip()
+                if text:
+                    self._add(text, number)
 
     def predict(self, queries: Sequence[Query]) -> Forecast:
         try:

@@ -3,7 +3,7 @@
 from shadowprice.market.clearing import Clearing, algorithm1, clear
 from shadowprice.market.curve import Curve, ThresholdCurve
 from shadowprice.market.curves import Expected, Quadratic, Surge, Triangular, fit_surge
-from shadowprice.market.policies import POLICIES, allocate
+from shadowprice.market.policies import POLICIES, allocate, check_policy
 
 __all__ = [
     "POLICIES",
@@ -16,6 +16,7 @@ __all__ = [
     "Triangular",
     "algorithm1",
     "allocate",
+    "check_policy",
     "clear",
     "fit_surge",
 ]

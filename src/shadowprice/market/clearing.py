@@ -36,9 +36,10 @@ Status: TypeAlias = Literal["cleared", "jump", "ample", "starved"]
 Mask: TypeAlias = NDArray[np.bool_]
 
 # In a market of this many queries one query more or less changes nothing that matters: larger
-# markets are searched to this resolution, smaller ones to the query, with 2^15 / n subsets tried
-# around the jump.
+# markets are searched to this resolution, smaller ones to the query.
 _FINE = 1 << 15
+# How much may be tried around a jump: subsets times queries.
+_WINDOW = 1 << 13
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,7 +132,9 @@ def _clear_shared(curves: ThresholdCurve, budget: float) -> Clearing:
         status = "starved"
 
     admitted = _smallest(curves.threshold, tau, k)
-    tokens = np.minimum(curves.threshold + market.extension(k), cap) * admitted
+    tokens = curves.threshold + market.extension(k)
+    np.minimum(tokens, cap, out=tokens)  # in place: at ten million queries memory is the time
+    tokens *= admitted
     return Clearing(price, _within(tokens, budget), admitted, utility, max(bound, utility), status, 0)
 
 
@@ -278,7 +281,7 @@ def _best_around(ranked: Curve, budget: float, k: int, price: float) -> tuple[Ar
     window shrinks as the market grows and one query matters less, down to the first k alone.
     """
     n = len(ranked)
-    width = min(8, n, (_FINE // (k + 1)).bit_length() - 1) if k < _FINE else 0
+    width = min(8, n, max(0, (_WINDOW // (k + 1)).bit_length() - 1))
     first = max(0, min(k - width // 2, n - width))
     end = max(k, first + width)
     sets = np.ones((1 << width, end), dtype=bool)

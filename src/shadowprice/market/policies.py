@@ -20,7 +20,7 @@ budget, to the last token.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -50,22 +50,24 @@ def allocate(
     `budget` may be written as in the command: 200000, "200k", "1.5M", "256/query". `max_tokens`
     limits every grant, one number or one per query. `options` are those of the policy.
     """
-    function = POLICIES.get(policy)
-    if function is None:
+    check_policy(policy, options)
+    supply, n = parse_budget(budget, len(forecast)), len(forecast)
+    cap = checked("max_tokens", np.inf if max_tokens is None else max_tokens, finite=False)
+    if cap.ndim == 1 and cap.size != n:
+        raise MarketError(f"one max_tokens per query, or one for all, is needed: got {cap.size} for {n} queries")
+    return POLICIES[policy](forecast, supply, np.floor(np.broadcast_to(cap, (n,))), **options)
+
+
+def check_policy(policy: str, options: Iterable[str]) -> None:
+    """Raise unless the policy is known, takes these options and is given those it cannot do without."""
+    if policy not in POLICIES:
         raise PolicyError(f"unknown policy {policy!r}; known are {', '.join(POLICIES)}")
     known = options_of(policy)
     if unknown := [name for name in options if name not in known]:
         told = ", ".join(known) or "none"
         raise PolicyError(f"policy {policy!r} has no option {', '.join(unknown)}; its options are: {told}")
-    if missing := [
-        name for name, default in known.items() if default is inspect.Parameter.empty and name not in options
-    ]:
+    if missing := [name for name, default in known.items() if default is _REQUIRED and name not in options]:
         raise PolicyError(f"policy {policy!r} needs {', '.join(missing)}: what it knows beyond the forecast")
-    supply, n = parse_budget(budget, len(forecast)), len(forecast)
-    cap = checked("max_tokens", np.inf if max_tokens is None else max_tokens, finite=False)
-    if cap.ndim == 1 and cap.size != n:
-        raise MarketError(f"one max_tokens per query, or one for all, is needed: got {cap.size} for {n} queries")
-    return function(forecast, supply, np.floor(np.broadcast_to(cap, (n,))), **options)
 
 
 def options_of(policy: str) -> dict[str, Any]:
@@ -163,7 +165,7 @@ def clear(
 ) -> Allocation:
     """Without `beta` the decay rate adapts to the surplus of the batch (eq. 16)."""
     rate = _decay(forecast, budget, beta, epsilon)
-    return _market(Surge(forecast.tokens, alpha, rate, cap), budget, "clear", rate)
+    return _market(Surge(forecast.tokens, _positive("alpha", alpha), rate, cap), budget, "clear", rate)
 
 
 def triangular(
@@ -177,7 +179,7 @@ def triangular(
 ) -> Allocation:
     """A tent with the peak of `clear`'s surge: at 1/beta, alpha/(e beta) high."""
     rate = _decay(forecast, budget, beta, epsilon)
-    curves = Triangular(forecast.tokens, 1 / rate, 2 / rate, alpha / (np.e * rate), cap)
+    curves = Triangular(forecast.tokens, 1 / rate, 2 / rate, _positive("alpha", alpha) / (np.e * rate), cap)
     return _market(curves, budget, "triangular", rate)
 
 
@@ -192,7 +194,7 @@ def quadratic(
 ) -> Allocation:
     """A parabola with the peak of `clear`'s surge."""
     rate = _decay(forecast, budget, beta, epsilon)
-    curves = Quadratic(forecast.tokens, 2 / rate, alpha / (np.e * rate), cap)
+    curves = Quadratic(forecast.tokens, 2 / rate, _positive("alpha", alpha) / (np.e * rate), cap)
     return _market(curves, budget, "quadratic", rate)
 
 
@@ -204,9 +206,14 @@ def expected(forecast: Forecast, budget: int, cap: Array) -> Allocation:
 def _decay(forecast: Forecast, budget: int, beta: float | None, epsilon: float) -> float:
     """beta = 1 / max(epsilon, mean budget - mean forecast), unless it is given (eq. 16)."""
     if beta is not None:
-        return float(checked("beta", beta, open_low=True))
+        return _positive("beta", beta)
     surplus = budget / len(forecast) - float(forecast.tokens.mean()) if len(forecast) else 0.0
-    return 1 / max(float(checked("epsilon", epsilon, open_low=True)), surplus)
+    return 1 / max(_positive("epsilon", epsilon), surplus)
+
+
+def _positive(name: str, number: float) -> float:
+    """Within what neither overflows nor vanishes when multiplied with tokens."""
+    return float(checked(name, number, low=1e-30, high=1e30))
 
 
 def _market(curves: Curve, budget: int, policy: str, beta: float | None) -> Allocation:

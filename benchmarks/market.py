@@ -1,0 +1,108 @@
+"""How fast the market is, as ratios measured side by side in one run.
+
+    python benchmarks/market.py            the whole table, about three minutes
+    python benchmarks/market.py --quick    N up to 100,000
+
+Every figure is the best of a few runs of each side, one after the other on the same arrays. The
+last column says what the ratio has to be; the exit code is 1 if one misses it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+from scipy.special import lambertw
+
+from shadowprice import Forecast, allocate
+from shadowprice.market import Surge, algorithm1, clear
+
+
+def seconds(run: Callable[[], object], repeats: int = 5) -> float:
+    best = np.inf
+    for _ in range(repeats):
+        start = time.perf_counter()
+        run()
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+def bisection(tau: np.ndarray, alpha: np.ndarray, beta: np.ndarray, budget: float) -> np.ndarray:
+    """What one would write first: 40 bisections of the price, vectorised, with SciPy's Lambert W."""
+    low, high, best = 0.0, alpha.max(), np.zeros(tau.size)
+    for _ in range(40):
+        price = (low + high) / 2
+        past = (1 - lambertw(price * np.e / alpha).real) / beta
+        pays = (past > 0) & (alpha * past * np.exp(-beta * past) > price * (tau + past))
+        tokens = np.where(pays, tau + past, 0.0)
+        if tokens.sum() > budget:
+            low = price
+        else:
+            high, best = price, tokens
+    return best
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true")
+    sizes = [500, 10_000, 100_000] + ([] if parser.parse_args().quick else [1_000_000, 10_000_000])
+    rng = np.random.default_rng(0)
+    print(f"numpy {np.__version__}, log-normal thresholds, budgets 0.3, 1 and 1.5 times their sum (worst shown)\n")
+    header = (
+        f"{'N':>11}  {'np.sort':>9}  {'shared':>9}  {'/ sort':>7}  {'mixed':>9}  {'algorithm1':>10}  {'/ shared':>9}"
+    )
+    print(f"{header}  {'bisection':>9}  {'/ mixed':>8}")
+
+    missed: list[str] = []
+    times: dict[int, tuple[float, float]] = {}
+    for n in sizes:
+        tau, alpha, beta = rng.lognormal(6, 0.8, n), rng.lognormal(0, 0.5, n), 1 / rng.uniform(50, 500, n)
+        repeats = 20 if n <= 100_000 else 5 if n <= 1_000_000 else 2
+        sort = seconds(lambda tau=tau: np.sort(tau), repeats)
+        budgets = [share * tau.sum() for share in (0.3, 1.0, 1.5)]
+        curves = [Surge(tau, 2.0, 1 / max(1e-6, budget / n - tau.mean())) for budget in budgets]
+        shared = max(seconds(lambda c=c, b=b: clear(c, b), repeats) for c, b in zip(curves, budgets, strict=True))
+        market = Surge(tau, alpha, beta)
+        few = max(1, repeats // 3)
+        mixed = max(seconds(lambda b=b, m=market: clear(m, b), few) for b in budgets)
+        times[n] = shared, mixed
+        if n <= 1_000_000:
+            printed = min(seconds(lambda b=b, t=tau: algorithm1(t, b), 1) for b in budgets)
+            plain = min(seconds(lambda b=b, m=market: bisection(m.threshold, m.alpha, m.beta, b), 1) for b in budgets)
+            slow = f"{1e3 * printed:10.2f}  {printed / shared:8.1f}x  {1e3 * plain:9.2f}  {plain / mixed:7.1f}x"
+        else:
+            slow = f"{'':>10}  {'':>9}  {'':>9}  {'':>8}"
+        print(f"{n:11,}  {1e3 * sort:9.3f}  {1e3 * shared:9.3f}  {shared / sort:6.2f}x  {1e3 * mixed:9.2f}  {slow}")
+        if n == 1_000_000:
+            missed += [
+                *check("shared curve at most 3 times np.sort", shared / sort, most=3),
+                *check("shared curve at least 10 times faster than algorithm1", printed / shared, least=10),
+                *check("mixed curves at least 5 times faster than 40 bisections", plain / mixed, least=5),
+            ]
+    print("milliseconds, best of several runs")
+    if 10_000_000 in times:
+        for name, one, ten in zip(("shared", "mixed"), times[1_000_000], times[10_000_000], strict=True):
+            missed += check(f"{name}: from 1e6 to 1e7 queries at most 15 times the time", ten / one, most=15)
+
+    forecast = Forecast(rng.lognormal(6, 0.8, 500), rng.uniform(0.3, 1, 500), rng.uniform(0.05, 1, 500))
+    for policy in ("clear", "expected"):
+        once = seconds(lambda p=policy: allocate(forecast, 120_000, p), 20)
+        print(f"allocate, policy {policy}, 500 queries: {1e3 * once:.2f} ms")
+    help_ = seconds(lambda: subprocess.run([sys.executable, "-m", "shadowprice", "--help"], capture_output=True))
+    bare = seconds(lambda: subprocess.run([sys.executable, "-c", "import numpy"], capture_output=True))
+    missed += check("shadowprice --help at most 3 times import numpy", help_ / bare, most=3)
+    return 1 if missed else 0
+
+
+def check(what: str, ratio: float, *, least: float = 0.0, most: float = np.inf) -> list[str]:
+    ok = least <= ratio <= most
+    print(f"{'ok  ' if ok else 'MISS'}  {what}: {ratio:.2f}")
+    return [] if ok else [what]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,33 @@
+"""Batch files to plan."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+
+def request_line(name: str, text: str = "What is 2 + 3?", **body) -> dict:
+    return {
+        "custom_id": name,
+        "method": "POST",
+        "url": "/v1/chat/completions",
+        "body": {"model": "m", "messages": [{"role": "user", "content": text}], **body},
+    }
+
+
+@pytest.fixture
+def batch(tmp_path: Path):
+    """Writes lines (dicts or raw text) to a batch file."""
+
+    def write(lines: list, name: str = "requests.jsonl") -> Path:
+        path = tmp_path / name
+        path.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines))
+        return path
+
+    return write
+
+
+def read_jsonl(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
