@@ -187,7 +187,7 @@ class TestAPlan:
 
 
 GOOD = request_line("good")
-NESTED = json.dumps(GOOD).replace('"m"', "[" * 1015 + "]" * 1015)
+NESTED = json.dumps(GOOD).replace('"What is 2 + 3?"', "[" * 990 + "]" * 990)
 BAD_FILES = [
     ("broken JSON", [GOOD, '{"custom_id": "x", "body": '], ":2: not JSON"),
     ("not an object", [GOOD, "[1, 2]"], ":2: not a JSON object"),
