@@ -13,7 +13,7 @@ READY := $(VENV)/.ready
 demo: $(READY)
 	$(BIN)/python examples/make_requests.py build/requests.jsonl build/forecasts.jsonl
 	$(BIN)/shadowprice plan build/requests.jsonl --budget 60k --forecast build/forecasts.jsonl \
-		--policy expected --out build/planned.jsonl --errors build/abandoned.jsonl
+		--policy expected --out build/planned.jsonl --errors build/abandoned.jsonl || [ $$? -eq 3 ]
 
 test: $(READY)
 	$(BIN)/python -m pytest -n auto
@@ -23,7 +23,6 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/test_layers.py tests/test_docs.py
-	$(BIN)/python scripts/docs.py --check
 
 bench: $(READY)
 	$(BIN)/python benchmarks/market.py

@@ -37,7 +37,7 @@ _PLAN = """\
 Reads an OpenAI Batch file, forecasts the length of every answer, finds the price per token at
 which demand meets the budget, and writes the batch file again with a token limit in every line.
 Requests that cannot pay the price go to the error file. The limits never add up to more than the
-budget; a limit the caller set himself is never raised; nothing else in a line changes.
+budget; a limit the caller set is never raised; nothing else in a line changes.
 
   shadowprice plan requests.jsonl --budget 200k
   shadowprice plan requests.jsonl --budget 256/query --forecast lengths.jsonl --policy expected

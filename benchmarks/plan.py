@@ -1,0 +1,69 @@
+"""What planning a file costs: memory, and time beside parsing and rewriting the same file with orjson.
+
+python benchmarks/plan.py [LINES]      default 1,000,000, about a minute
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import orjson
+
+
+def write_requests(path: Path, lines: int) -> None:
+    rng = random.Random(0)
+    with path.open("w") as out:
+        for i in range(lines):
+            text = "How much is seven times six? " * rng.randint(1, 20)
+            body = {"model": "m", "messages": [{"role": "user", "content": text}], "temperature": 0.7}
+            if i % 7 == 0:
+                body["max_completion_tokens"] = rng.randint(1, 900)
+            line = {"custom_id": f"request-{i}", "method": "POST", "url": "/v1/chat/completions", "body": body}
+            out.write(json.dumps(line) + "\n")
+
+
+def rewrite(source: Path, target: Path) -> float:
+    start = time.perf_counter()
+    with source.open("rb") as lines, target.open("wb") as out:
+        for line in lines:
+            out.write(orjson.dumps(orjson.loads(line)) + b"\n")
+    return time.perf_counter() - start
+
+
+def main() -> None:
+    lines = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "requests.jsonl"
+        write_requests(source, lines)
+        plain = rewrite(source, Path(folder) / "copy.jsonl")
+        print(
+            f"{lines:,} lines, {source.stat().st_size / 1e6:.0f} MB; parsed and rewritten with orjson in {plain:.1f} s"
+        )
+        for policy in ("clear", "expected"):
+            start = time.perf_counter()
+            command = [
+                sys.executable,
+                "-m",
+                "shadowprice",
+                "plan",
+                str(source),
+                "--budget=100/query",
+                "--policy",
+                policy,
+            ]
+            process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+            _, _, usage = os.wait4(process.pid, 0)
+            taken = time.perf_counter() - start
+            peak = usage.ru_maxrss / 1024  # kilobytes on Linux
+            print(f"plan --policy {policy}: {taken:.1f} s, {taken / plain:.1f} times as long; {peak:.0f} MB at most")
+
+
+if __name__ == "__main__":
+    main()
