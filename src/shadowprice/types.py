@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -82,3 +84,42 @@ class Allocation:
     @property
     def total(self) -> int:
         return int(self.tokens.sum())
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One answer, as it came back.
+
+    tokens        what is charged: never less than what was seen arriving
+    finish        stop: the model ended its answer; length: it was cut at the limit
+    usage_source  server: its own count, found believable; counted: ours, of the stream's pieces;
+                  assumed: nobody counted, so the whole limit is charged
+    flags         what the backend found wrong with the server, e.g. limit_ignored
+    body          the response in OpenAI form, for the output file
+    """
+
+    text: str
+    tokens: int
+    finish: Literal["stop", "length"]
+    usage_source: Literal["server", "counted", "assumed"]
+    flags: tuple[str, ...] = ()
+    body: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One recorded generation. Fields we do not know are kept in `extra` and written back."""
+
+    id: str
+    prompt: str
+    tokens: int
+    correct: bool | None = None
+    truncated: bool = False
+    dataset: str = ""
+    gold: str = ""
+    model: str = ""
+    sample: int = 0
+    temperature: float = 0.0
+    max_tokens: int | None = None
+    response: str | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
