@@ -15,13 +15,14 @@ import stat
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from tempfile import TemporaryFile, mkstemp
+from secrets import token_hex
+from tempfile import TemporaryFile
 from typing import IO, Any, TypeAlias
 
 import orjson
 
 from shadowprice.errors import InputError
-from shadowprice.types import Query
+from shadowprice.types import Forecast, Query
 
 # What limits the answer, and where the question is, by the end of the url.
 _ENDPOINTS = {
@@ -186,6 +187,13 @@ def error_line(custom_id: str, code: str, message: str, **details: Any) -> bytes
     return orjson.dumps({"id": None, "custom_id": custom_id, "response": None, "error": error})
 
 
+def abandoned_line(custom_id: str, forecast: Forecast, query: int, price: float | None) -> bytes:
+    """The line of the error file for a query that could not pay the price."""
+    told = {name: float(getattr(forecast, name)[query]) for name in ("tokens", "spread", "solve")}
+    message = "abandoned: its tokens buy more elsewhere; try it again with a larger budget"
+    return error_line(custom_id, "budget_abandoned", message, forecast=told, price=price)
+
+
 @contextmanager
 def replacing(targets: Sequence[Target]) -> Iterator[list[IO[bytes]]]:
     """Files to write to that take the place of `targets` only if everything went well.
@@ -205,12 +213,12 @@ def replacing(targets: Sequence[Target]) -> Iterator[list[IO[bytes]]]:
                 streams.append((files[-1], target))
                 continue
             place = os.path.realpath(path)
+            name = os.path.join(os.path.dirname(place), f".shadowprice-{token_hex(8)}")
+            stack.callback(_remove, name)  # before it exists: a signal may come at any moment
             try:
-                descriptor, name = mkstemp(dir=os.path.dirname(place), prefix=".shadowprice-")
+                files.append(stack.enter_context(open(name, "xb")))
             except OSError as error:
                 raise _unwritable(path, error) from None
-            stack.callback(_remove, name)
-            files.append(stack.enter_context(open(descriptor, "wb")))
             replacements.append((name, place, mode))
         yield files
         for file, target in streams:
@@ -250,5 +258,5 @@ def _unwritable(target: str, error: OSError) -> InputError:
 
 
 def _remove(path: str) -> None:
-    with suppress(FileNotFoundError):
+    with suppress(OSError):  # never created, or already in its place
         os.unlink(path)

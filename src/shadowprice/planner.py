@@ -16,7 +16,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from shadowprice.batchfile import Request, Target, error_line, read_requests, replacing, with_limit
+from shadowprice.batchfile import Request, Target, abandoned_line, read_requests, replacing, with_limit
 from shadowprice.budget import LARGEST, parse_budget
 from shadowprice.errors import InputError
 from shadowprice.forecast import Forecaster
@@ -158,8 +158,5 @@ def _write(
             out_file.write(planned + b"\n")
             older += request.older_limit and field != "max_tokens"
         else:
-            told = {name: float(getattr(forecast, name)[i]) for name in ("tokens", "spread", "solve")}
-            message = "abandoned: its tokens buy more elsewhere; plan it again with a larger budget"
-            line = error_line(request.query.id, "budget_abandoned", message, forecast=told, price=price)
-            error_file.write(line + b"\n")
+            error_file.write(abandoned_line(request.query.id, forecast, i, price) + b"\n")
     return older

@@ -91,7 +91,7 @@ def clear(curves: Curve, budget: float, *, max_tokens: ArrayLike | None = None) 
 def _within(tokens: Array, budget: float) -> Array:
     """`tokens`, shrunk by the rounding error by which their float sum may pass the budget."""
     total = tokens.sum()
-    return tokens if total <= budget else tokens * (budget / total * (1 - 1e-15))
+    return tokens if total <= budget else tokens * (budget / total * (1 - 4e-15))
 
 
 # --- one shape for all -------------------------------------------------------------------------
