@@ -27,7 +27,7 @@ def checked(
     """
     try:
         array = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise MarketError(f"{name} must be numbers, got {values!r:.80}") from error
     if array.ndim > 1:
         raise MarketError(f"{name} must be one number or one per query, got shape {array.shape}")
@@ -40,6 +40,14 @@ def checked(
         where = "" if array.ndim == 0 else f" at position {_first_bad(array, low, high, open_low, finite)}"
         raise MarketError(f"{name} must be {'finite and ' if finite else ''}{bound}{where}")
     return array
+
+
+def checked_scalar(name: str, value: ArrayLike, *, low: float = 0.0, high: float = np.inf) -> float:
+    """`value` as one finite number within [low, high]."""
+    array = checked(name, value, low=low, high=high)
+    if array.ndim:
+        raise MarketError(f"{name} must be one number, got {array.size}")
+    return float(array)
 
 
 def _first_bad(array: Array, low: float, high: float, open_low: bool, finite: bool) -> int:

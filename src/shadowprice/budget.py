@@ -9,8 +9,8 @@ from shadowprice.errors import InputError
 
 _SYNTAX = re.compile(r"(\d+(?:[_,]\d{3})*(?:\.\d+)?|\.\d+)\s*([kKmMgG]?)\s*(/\s*query)?")
 _SCALE = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
-# Above this, token counts are no longer exact in the float64 arithmetic of the market.
-LARGEST = 2**53
+# Below this, sums of tokens are exact in the float64 arithmetic of the market.
+LARGEST = 2**50
 
 
 def parse_budget(budget: int | float | str, queries: int) -> int:

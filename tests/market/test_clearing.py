@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shadowprice.errors import MarketError
-from shadowprice.market import Curve, Expected, Surge, Triangular, algorithm1, clear
+from shadowprice.market import Curve, Expected, Quadratic, Surge, Triangular, algorithm1, clear
 
 from .markets import (
     KINDS,
@@ -194,6 +194,39 @@ class TestEdges:
         result = clear(curves, 2000)
         assert result.admitted.sum() > 10
         assert not result.admitted[0]
+
+
+class TestOddMarkets:
+    """Markets that were once solved wrongly."""
+
+    def test_a_tail_so_thin_that_no_float_price_spends_the_budget(self):
+        result = clear(Expected([100.0, 100.0], spread=0.01, tail=1e5), 1500)
+        assert result.tokens.sum() == pytest.approx(1500)
+
+    def test_a_few_served_out_of_very_many(self):
+        rng = np.random.default_rng(2)
+        n = 300_000
+        curves = Surge(rng.lognormal(6, 1, n), rng.lognormal(0, 1, n), 1 / rng.lognormal(5, 0.5, n))
+        best = curves.take(np.argsort(-curves.reservation())[:3000])
+        for budget in (2000, 6424, 50_000):
+            assert clear(curves, budget).utility == pytest.approx(clear(best, budget).utility, rel=1e-3)
+
+    def test_what_is_left_at_a_jump_is_spent_on_those_below_their_peak(self):
+        cap = [620.0, 560, 530, 470, 260, 450, 690, 250, 160]
+        curves = Surge([480.0, 300, 420, 410, 250, 180, 470, 40, 30], 2.0, 0.01, cap)
+        result = clear(curves, 1170)
+        below = result.admitted & (result.tokens < curves.peak() * 0.999)
+        assert not below.any() or result.tokens.sum() == pytest.approx(1170)
+
+    def test_a_price_stays_between_the_reservation_prices_around_it(self):
+        curves = Quadratic([100.0, 0.0], width=[50.0, 285.0], height=[9.0, 1.2])
+        result = clear(curves, 110)
+        assert result.bound == pytest.approx(result.utility)
+
+    @pytest.mark.parametrize("alpha", [2.0, [2.0, 1.9]])
+    def test_curves_narrower_than_one_ulp_of_their_threshold(self, alpha):
+        result = clear(Surge([1e10, 1.5e10], alpha, 1e6), 1.2e10)
+        assert result.admitted.tolist() == [True, False]
 
 
 class TestScarcity:

@@ -129,6 +129,11 @@ def test_a_tail_makes_long_answers_likelier_and_short_ones_no_likelier():
         (lambda: Expected([1.0], solve=1.2), "solve"),
         (lambda: Expected([1.0], spread=0.0), "spread"),
         (lambda: Surge([1.0]).capped(np.nan), "max_tokens"),
+        (lambda: Surge([1.0]).demand(-1.0), "price"),
+        (lambda: Surge([10**400]), "threshold"),
+        (lambda: Triangular([1.0, 2.0, 3.0], peak=[1.0, 2.0], width=[3.0, 4.0, 5.0]), "one for all"),
+        (lambda: fit_surge([1.0, 2.0, 3.0], [1, np.nan, 1]), "correct"),
+        (lambda: fit_surge([1.0, 2.0, 3.0], [1, 1, 1], bins=5.5), "bins"),
     ],
 )
 def test_numbers_no_market_can_be_made_of_are_named(make, named):

@@ -79,6 +79,10 @@ class TestBaselines:
         result = allocate(Forecast([100, 100, 700]), 900, "proportional", max_tokens=400)
         assert result.tokens.tolist() == [250, 250, 400]
 
+    def test_a_teacher_that_estimates_nothing_is_an_error(self):
+        with pytest.raises(MarketError, match="estimates"):
+            allocate(Forecast([1, 1]), 400, "tale", estimates=[0, 300])
+
     def test_tale_takes_a_teachers_estimates(self):
         assert allocate(Forecast([1, 1]), 400, "tale", estimates=[100, 300]).tokens.tolist() == [100, 300]
 
@@ -157,6 +161,22 @@ class TestMarkets:
         result = allocate(Forecast([300, 300], 0.5, [0.9, 0.2]), 450, "expected")
         assert result.tokens.tolist() == [450, 0]
 
+    @pytest.mark.parametrize("policy", MARKETS[:3])
+    @pytest.mark.parametrize(
+        ("tokens", "budget", "cap", "grants"),
+        [
+            ([412.3, 600.5], 1014, [413, 601], [413, 601]),
+            ([412.3] * 3, 826, 413, [413, 413, 0]),
+            ([412.3] * 3, 413, None, [413, 0, 0]),
+            ([300, 300], 300, None, [300, 0]),
+            ([39.6, 36.3], 85, 40, [40, 40]),
+        ],
+    )
+    def test_a_budget_that_just_suffices_is_not_wasted(self, policy, tokens, budget, cap, grants):
+        result = allocate(Forecast(tokens), budget, policy, cap)
+        assert result.admitted.tolist() == [g > 0 for g in grants]
+        assert np.all(result.tokens[result.admitted] >= np.array(tokens)[result.admitted])
+
     def test_a_query_whose_threshold_exceeds_its_cap_is_left_out(self):
         result = allocate(Forecast([300, 300]), 5000, "clear", max_tokens=[200, 1000])
         assert result.tokens[0] == 0
@@ -220,6 +240,6 @@ class TestBadInput:
             allocate(forecast, 100, max_tokens=[1, 2])
 
     def test_options_are_checked(self, forecast):
-        for option in ({"alpha": -1.0}, {"beta": 0.0}, {"epsilon": np.nan}):
+        for option in ({"alpha": -1.0}, {"beta": 0.0}, {"beta": [1, 2]}, {"epsilon": np.nan}):
             with pytest.raises(MarketError, match=next(iter(option))):
                 allocate(forecast, 100, "clear", **option)

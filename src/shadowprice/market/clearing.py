@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import lambertw
 
-from shadowprice.arrays import Array, checked
+from shadowprice.arrays import Array, checked, checked_scalar
 from shadowprice.market.curve import Curve, ThresholdCurve
 
 Status: TypeAlias = Literal["cleared", "jump", "ample", "starved"]
@@ -75,7 +75,7 @@ def clear(curves: Curve, budget: float, *, max_tokens: ArrayLike | None = None) 
     `max_tokens`, one number or one per query, limits every grant. `iterations` of the result
     counts evaluations of total demand; the shared-shape solver needs none.
     """
-    supply = float(checked("budget", budget))
+    supply = checked_scalar("budget", budget)
     if max_tokens is not None:
         curves = curves.capped(max_tokens)
     if len(curves) == 0:
@@ -237,9 +237,10 @@ def _clear_mixed(curves: Curve, budget: float) -> Clearing:
         tokens, price, steps = _fill(first, budget, np.ones((1, k), dtype=bool), float(reservation[k - 1]))
         grants = np.zeros(order.size)
         grants[:k] = tokens[0]
-        # Where caps hold everyone, any price in the bracket clears; below it others would want in.
-        next_price = float(reservation[k]) if k < order.size else 0.0
-        return answer(max(float(price[0]), next_price), grants, np.arange(order.size) < k, "cleared", probes + steps)
+        # Where caps hold everyone, any price in the bracket clears; outside it others would want in or out.
+        lowest = reservation[k] if k < order.size else 0.0
+        clearing_price = float(np.clip(price[0], lowest, reservation[k - 1]))
+        return answer(clearing_price, grants, np.arange(order.size) < k, "cleared", probes + steps)
 
     tokens, chosen, steps = _best_around(ranked, budget, k, float(reservation[k]))
     return answer(float(reservation[k]), tokens, chosen, "jump" if chosen.any() else "starved", probes + steps)
@@ -248,7 +249,7 @@ def _clear_mixed(curves: Curve, budget: float) -> Clearing:
 def _admit(ranked: Curve, reservation: Array, budget: float) -> tuple[int, int]:
     """The largest k with G(k) <= budget, and how often demand was evaluated.
 
-    Above 2^15 queries it may be short of it by n / 2^15 queries.
+    Above 2^15 it may be short of it by one part in 2^15.
     """
     n = len(ranked)
     low, high = 0, n + 1
@@ -258,7 +259,7 @@ def _admit(ranked: Curve, reservation: Array, budget: float) -> tuple[int, int]:
         every = slice(stride // 2, None, stride)
         found, _ = _admit(ranked.take(every), reservation[every], budget / stride)
         seeds = [int(0.995 * found * stride), int(1.005 * found * stride)]
-    while high - low > max(1, n // _FINE):
+    while high - low > max(1, low // _FINE):
         # Regula falsi; an end that stays twice is given half its weight (Illinois), and every
         # sixth step halves the bracket, so that the worst case stays logarithmic.
         share = 0.5 if probes % 6 == 5 else below / (below - above)
@@ -294,8 +295,14 @@ def _best_around(ranked: Curve, budget: float, k: int, price: float) -> tuple[Ar
     candidates = [(tokens[best], sets[best])]
     if width:  # everyone at the price of the jump, and what is left over for one more
         candidates.append((window.follow(price), np.arange(end) < k))
-    spent = [_spend_rest(ranked, budget, *candidate) for candidate in candidates]
-    grants, chosen = max(spent, key=lambda found: float((ranked.value(found[0]) * found[1]).sum()))
+    found = [_spend_rest(ranked, budget, *candidate) for candidate in candidates]
+    if width:  # whoever was let in for the rest changes what is best for the others
+        for _, chosen in found.copy():
+            refilled, _, more = _fill(ranked, budget, chosen[None, :], price)
+            steps += more
+            if not np.isnan(refilled).any():
+                found.append((refilled[0], chosen))
+    grants, chosen = max(found, key=lambda each: float((ranked.value(each[0]) * each[1]).sum()))
     return grants, chosen, steps
 
 
@@ -360,7 +367,10 @@ def _falling_root(
     """
     low, high = guess - reach, guess + reach
     above, below = function(low), function(high)
-    while (missed := (above <= 0) | (below > 0)).any():  # walk towards the root in growing steps
+    for _ in range(50):  # walk towards the root in growing steps
+        missed = (above <= 0) | (below > 0)
+        if not missed.any():
+            break
         left, step = above <= 0, 8 * (high - low)
         at = np.clip(np.where(left, low - step, high + step), -800.0, 700.0)  # exp: from 0 to 1e304
         value = function(at)
@@ -408,7 +418,7 @@ def algorithm1(
     below the interval at which the search stops, and all queries are abandoned (docs/paper.md).
     """
     tau = np.atleast_1d(checked("threshold", threshold))
-    beta = 1 / max(epsilon, float(checked("budget", budget)) / tau.size - tau.mean())
+    beta = 1 / max(epsilon, checked_scalar("budget", budget) / tau.size - tau.mean())
     best, low, high, price = np.zeros(tau.size), 0.0, alpha - 1e-6, 0.0
     for _ in range(iterations):
         if high - low <= epsilon:

@@ -31,6 +31,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from shadowprice.arrays import Array, checked, common_length
+from shadowprice.errors import MarketError
+
+_FAR = 1e150  # tokens: as good as infinity, and its product with exp(-infinity) is 0
 
 
 class Curve(ABC):
@@ -66,6 +69,8 @@ class Curve(ABC):
     def demand(self, price: ArrayLike) -> Array:
         """The tokens each query buys at `price`; 0 where no grant leaves it a positive surplus."""
         price = np.asarray(price, dtype=np.float64)
+        if not np.all(price >= 0):
+            raise MarketError("price must be >= 0")
         return np.where(price < self.reservation(), self.follow(price), 0.0)
 
     def _under_cap(self, tangent: Array, best: Array) -> Array:
@@ -129,11 +134,11 @@ class ThresholdCurve(Curve):
 
     def value(self, tokens: ArrayLike) -> Array:
         past = np.asarray(tokens, dtype=np.float64) - self.threshold
-        return np.where(past > 0, self.shape(np.maximum(past, 0.0)), 0.0)
+        return np.where(past > 0, self.shape(np.clip(past, 0.0, _FAR)), 0.0)
 
     def marginal(self, tokens: ArrayLike) -> Array:
         past = np.asarray(tokens, dtype=np.float64) - self.threshold
-        return np.where(past >= 0, self.slope(np.maximum(past, 0.0)), 0.0)
+        return np.where(past >= 0, self.slope(np.clip(past, 0.0, _FAR)), 0.0)
 
     def start(self) -> Array:
         return np.minimum(self.threshold, self.cap)
@@ -146,10 +151,12 @@ class ThresholdCurve(Curve):
         return np.minimum(self.threshold + self.extension(price), self.cap)
 
     def reservation(self) -> Array:
-        # At the tangent the slope is the utility per token; taken from `past`, since the shape may be
-        # far narrower than one ulp of the threshold (the paper's beta is 1e6 in a scarce market).
+        # Taken from `past`, not from threshold + past: the shape may be far narrower than one ulp of
+        # the threshold (the paper's beta is 1e6 in a scarce market).
         past = self.tangent_extension()
-        return self._under_cap(self.threshold + past, self.slope(past))
+        with np.errstate(invalid="ignore"):
+            best = self.shape(past) / (self.threshold + past)
+        return self._under_cap(self.threshold + past, np.where(self.threshold > 0, best, self.slope(0.0)))
 
     @abstractmethod
     def shape(self, past: Array | float) -> Array:

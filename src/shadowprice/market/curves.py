@@ -6,6 +6,7 @@ What they have in common, and what the words peak, tangent and reservation mean:
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -84,16 +85,15 @@ class Triangular(ThresholdCurve):
         height: ArrayLike = 1.0,
         cap: ArrayLike = np.inf,
     ) -> None:
-        rise, broad = checked("peak", peak, open_low=True), checked("width", width, open_low=True)
-        if not np.all(rise < broad):
-            raise MarketError("peak must be below width: the tent comes down after its peak")
         super().__init__(
             threshold=checked("threshold", threshold),
-            rise=rise,
-            width=broad,
+            rise=checked("peak", peak, open_low=True),
+            width=checked("width", width, open_low=True),
             height=checked("height", height, open_low=True),
             cap=checked("cap", cap, finite=False),
         )
+        if not np.all(self.rise < self.width):
+            raise MarketError("peak must be below width: the tent comes down after its peak")
 
     def shape(self, past: Array | float) -> Array:
         up, down = past / self.rise, (self.width - past) / (self.width - self.rise)
@@ -217,14 +217,14 @@ class Expected(Curve):
 
     def follow(self, price: ArrayLike) -> Array:
         price = np.asarray(price, dtype=np.float64)
-        with np.errstate(divide="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore"):
             k = np.log(self.solve / (self.spread * self.median * _SQRT_2PI)) - np.log(price)
         z = -self.spread + np.sqrt(np.maximum(self.spread**2 + 2 * k, 0.0))
         if self._heavy():
             z = np.where(k > 0, self._tail_root(np.clip(k, 0.0, 1e4)), z)
         with np.errstate(over="ignore"):
             tokens: Array = self.median * np.exp(self.spread * z)
-        return np.minimum(tokens, self.cap)
+        return np.where(price > 0, np.minimum(tokens, self.cap), self.cap)
 
     def _z(self, tokens: ArrayLike) -> Array:
         with np.errstate(divide="ignore"):
@@ -233,6 +233,7 @@ class Expected(Curve):
     def _heavy(self) -> bool:
         return bool(np.any(self.tail < 1e6))
 
+    @cached_property
     def _stretch(self) -> Array:
         """c: the ratio of the normal density to the Student density at 0."""
         log_peak: Array = gammaln((self.tail + 1) / 2) - gammaln(self.tail / 2) - 0.5 * np.log(self.tail * np.pi)
@@ -242,7 +243,7 @@ class Expected(Curve):
         normal: Array = ndtr(z)
         if not self._heavy():
             return normal
-        student: Array = stdtr(self.tail, self._stretch() * np.maximum(z, 0.0))
+        student: Array = stdtr(self.tail, self._stretch * np.maximum(z, 0.0))
         return np.where(z <= 0, normal, student)
 
     def _h(self, z: Array) -> Array:
@@ -250,13 +251,13 @@ class Expected(Curve):
         normal = z**2 / 2
         if not self._heavy():
             return normal
-        tail = (self.tail + 1) / 2 * np.log1p((self._stretch() * z) ** 2 / self.tail)
+        tail = (self.tail + 1) / 2 * np.log1p((self._stretch * z) ** 2 / self.tail)
         return np.where(z <= 0, normal, tail)
 
     def _h_slope(self, z: Array) -> Array:
         if not self._heavy():
             return z
-        squared = self._stretch() ** 2
+        squared = self._stretch**2
         return np.where(z <= 0, z, (self.tail + 1) * squared * z / (self.tail + squared * z**2))
 
     def _tail_root(self, k: Array) -> Array:
@@ -274,7 +275,7 @@ class Expected(Curve):
         k = np.maximum(np.log(2 / (self.spread * _SQRT_2PI)), 0.0)
         high = np.sqrt(2 * k)
         if self._heavy():
-            high = np.sqrt(self.tail * np.expm1(2 * k / (self.tail + 1))) / self._stretch()
+            high = np.sqrt(self.tail * np.expm1(2 * k / (self.tail + 1))) / self._stretch
         return _rising_root(excess, -self.spread, high)
 
 
@@ -301,12 +302,12 @@ def fit_surge(lengths: ArrayLike, correct: ArrayLike, *, bins: int = 20) -> Surg
     squares. For a given threshold and beta the best alpha is linear, so only those two are
     searched, on a grid that closes in on its best point.
     """
-    length, right = checked("lengths", lengths, open_low=True), np.asarray(correct, dtype=bool)
+    length, right = checked("lengths", lengths, open_low=True), checked("correct", correct, high=1.0) > 0
     if length.shape != right.shape or length.ndim != 1:
         raise MarketError(f"one outcome per rollout is needed: {length.size} lengths, {right.size} outcomes")
-    if bins < 3:
-        raise MarketError("bins must be at least 3: a surge has three parameters")
-    if np.unique(length[right]).size < 3:
+    if not isinstance(bins, int) or bins < 3:
+        raise MarketError("bins must be a whole number of at least 3: a surge has three parameters")
+    if np.unique(length[right]).size < 3 or np.ptp(length[right]) < 1e-9 * length[right].max():
         raise MarketError("a surge needs correct rollouts of at least three different lengths")
     counts, edges = np.histogram(length[right], bins=bins)
     centre, reach = (edges[:-1] + edges[1:]) / 2, edges[-1] - edges[0]

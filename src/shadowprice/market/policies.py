@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from shadowprice.arrays import Array, checked
+from shadowprice.arrays import Array, checked, checked_scalar
 from shadowprice.budget import parse_budget
 from shadowprice.errors import MarketError, PolicyError
 from shadowprice.market.clearing import clear as clear_market
@@ -92,7 +92,7 @@ def tale(
     forecast: Forecast, budget: int, cap: Array, *, estimates: ArrayLike | None = None, minimum: int = MINIMUM
 ) -> Allocation:
     """`estimates`: the teacher's token needs, one per query; without them the forecast stands in."""
-    needs = forecast.tokens if estimates is None else _per_query("estimates", estimates, len(forecast))
+    needs = forecast.tokens if estimates is None else _per_query("estimates", estimates, len(forecast), low=1e-3)
     return Allocation(_in_proportion(needs, budget, cap, minimum), budget, "tale")
 
 
@@ -213,7 +213,7 @@ def _decay(forecast: Forecast, budget: int, beta: float | None, epsilon: float) 
 
 def _positive(name: str, number: float) -> float:
     """Within what neither overflows nor vanishes when multiplied with tokens."""
-    return float(checked(name, number, low=1e-30, high=1e30))
+    return checked_scalar(name, number, low=1e-30, high=1e30)
 
 
 def _market(curves: Curve, budget: int, policy: str, beta: float | None) -> Allocation:
@@ -221,8 +221,8 @@ def _market(curves: Curve, budget: int, policy: str, beta: float | None) -> Allo
 
     Rounding down must not fall below a threshold: a grant of 412 is worth nothing to a query that
     needs 412.3. Where it would, the market is cleared with thresholds rounded up to whole tokens.
-    At a jump tokens may be left that reach no further query; the admitted share them (algorithm 1,
-    last line), since forecasts err and a limit that is not reached costs nothing.
+    What is left at the end goes to queries it just suffices for, and then to the admitted in equal
+    shares (algorithm 1, last line), since forecasts err and a limit that is not reached costs nothing.
     """
     cleared = clear_market(curves, budget)
     grants = np.floor(cleared.tokens)
@@ -230,15 +230,11 @@ def _market(curves: Curve, budget: int, policy: str, beta: float | None) -> Allo
         curves = curves.whole()
         cleared = clear_market(curves, budget)
         grants = np.where(cleared.admitted, np.maximum(np.floor(cleared.tokens), curves.threshold), 0.0)
-    able = np.flatnonzero(cleared.admitted)
-    while (rest := budget - int(grants.sum())) > 0 and able.size:
-        some, now = curves.take(able), grants[able]
-        gain = np.where(now < some.cap, some.value(now + 1) - some.value(now), 0.0)
-        able, gain = able[gain > 0], gain[gain > 0]
-        best = able if rest >= able.size else able[np.argpartition(-gain, rest - 1)[:rest]]
-        grants[best] += 1
-    if cleared.status == "jump":
-        _share_equally(grants, np.flatnonzero(cleared.admitted), rest, curves.cap)
+    _hand_out(grants, cleared.admitted, curves, budget)
+    if isinstance(curves, ThresholdCurve):
+        _admit_more(grants, np.ceil(curves.threshold), curves.cap, budget)
+    if cleared.status != "ample":
+        _share_equally(grants, np.flatnonzero(grants), curves.cap, budget)
     return Allocation(
         grants.astype(np.int64),
         budget,
@@ -251,8 +247,33 @@ def _market(curves: Curve, budget: int, policy: str, beta: float | None) -> Allo
     )
 
 
-def _share_equally(grants: Array, able: NDArray[np.intp], rest: int, cap: Array) -> None:
+def _hand_out(grants: Array, admitted: NDArray[np.bool_], curves: Curve, budget: int) -> None:
+    """The tokens that rounding saved, in place: one each to those who gain most, while anyone gains.
+
+    The clearing had spent them, so one pass is the rule, and two or three where peaks are near.
+    """
+    able = np.flatnonzero(admitted)
+    for _ in range(8):
+        rest = budget - int(grants.sum())
+        some, now = curves.take(able), grants[able]
+        gain = np.where(now < some.cap, some.value(now + 1) - some.value(now), 0.0)
+        able, gain = able[gain > 0], gain[gain > 0]
+        if rest <= 0 or able.size == 0:
+            break
+        best = able if rest >= able.size else able[np.argpartition(-gain, rest - 1)[:rest]]
+        grants[best] += 1
+
+
+def _admit_more(grants: Array, needs: Array, cap: Array, budget: int) -> None:
+    """Exactly what they need, in place, to the shortest of those left out while the rest lasts."""
+    out = np.flatnonzero((grants == 0) & (needs > 0) & (needs <= cap))
+    more = out[_shortest_that_fit(needs[out], budget - int(grants.sum()))]
+    grants[more] = needs[more]
+
+
+def _share_equally(grants: Array, able: NDArray[np.intp], cap: Array, budget: int) -> None:
     """Raise the grants of the `able` in place, all by the same as far as their caps allow."""
+    rest = budget - int(grants.sum())
     while rest > 0 and (able := able[grants[able] < cap[able]]).size:
         raised = able[:rest]  # if there is not one token for each, the first get one
         more = np.minimum(max(1, rest // able.size), cap[raised] - grants[raised])
@@ -293,15 +314,15 @@ def _shortest_that_fit(lengths: Array, budget: int) -> NDArray[np.bool_]:
     return fits
 
 
-def _per_query(name: str, values: ArrayLike, n: int) -> Array:
-    array = checked(name, values)
+def _per_query(name: str, values: ArrayLike, n: int, low: float = 0.0) -> Array:
+    array = checked(name, values, low=low)
     if array.shape != (n,):
         raise MarketError(f"{name} must have one value per query: got {array.size} for {n} queries")
     return array
 
 
 def _minimum(minimum: int) -> int:
-    return int(checked("minimum", minimum))
+    return int(checked_scalar("minimum", minimum))
 
 
 POLICIES: dict[str, Callable[..., Allocation]] = {
