@@ -55,7 +55,18 @@ def test_imports_only_from_lower_layers(path):
 
 @pytest.mark.parametrize("path", [p for p in FILES if "market" in p.parts], ids=lambda p: p.name)
 def test_the_market_is_pure(path):
-    allowed = {"__future__", "abc", "collections", "dataclasses", "inspect", "numpy", "scipy", "shadowprice", "typing"}
+    allowed = {
+        "__future__",
+        "abc",
+        "collections",
+        "dataclasses",
+        "functools",
+        "inspect",
+        "numpy",
+        "scipy",
+        "shadowprice",
+        "typing",
+    }
     assert {module.split(".")[0] for module in imports(path)} <= allowed
     assert "np.random" not in path.read_text()
 
