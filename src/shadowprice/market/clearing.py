@@ -215,10 +215,12 @@ def _clear_mixed(curves: Curve, budget: float) -> Clearing:
     order = np.argsort(-reservation)[: np.count_nonzero(reservation > 0)]
     ranked, reservation = curves.take(order), reservation[order]
 
-    def answer(price: float, tokens: Array, chosen: Mask, status: Status, iterations: int) -> Clearing:
+    def answer(
+        price: float, tokens: Array, chosen: Mask, status: Status, iterations: int, demand: Array | None = None
+    ) -> Clearing:
         utility = float((ranked.value(tokens) * chosen).sum())
         paying = ranked.take(slice(0, int(np.searchsorted(-reservation, -price))))
-        bought = paying.follow(price)
+        bought = paying.follow(price) if demand is None else demand[: len(paying)]
         bound = price * budget + float((paying.value(bought) - price * bought).sum())
         grants, admitted = np.zeros(len(curves)), np.zeros(len(curves), dtype=bool)
         grants[order], admitted[order] = tokens * chosen, chosen
@@ -232,8 +234,8 @@ def _clear_mixed(curves: Curve, budget: float) -> Clearing:
 
     k, probes = _admit(ranked, reservation, budget)
     first = ranked.take(slice(0, k))
-    left = budget - float(first.follow(reservation[k]).sum()) if k < order.size else 0.0
-    if left <= 0:  # between the reservation prices of the k-th and the next query demand is continuous
+    demand = first.follow(reservation[k]) if k < order.size else np.full(k, np.inf)
+    if demand.sum() >= budget:  # between the reservation prices of the k-th and the next query demand is continuous
         tokens, price, steps = _fill(first, budget, np.ones((1, k), dtype=bool), float(reservation[k - 1]))
         grants = np.zeros(order.size)
         grants[:k] = tokens[0]
@@ -242,8 +244,9 @@ def _clear_mixed(curves: Curve, budget: float) -> Clearing:
         clearing_price = float(np.clip(price[0], lowest, reservation[k - 1]))
         return answer(clearing_price, grants, np.arange(order.size) < k, "cleared", probes + steps)
 
-    tokens, chosen, steps = _best_around(ranked, budget, k, float(reservation[k]))
-    return answer(float(reservation[k]), tokens, chosen, "jump" if chosen.any() else "starved", probes + steps)
+    price_there = float(reservation[k])
+    tokens, chosen, steps = _best_around(ranked, budget, k, price_there)
+    return answer(price_there, tokens, chosen, "jump" if chosen.any() else "starved", probes + steps, demand)
 
 
 def _admit(ranked: Curve, reservation: Array, budget: float) -> tuple[int, int]:
@@ -341,29 +344,31 @@ def _fill(curves: Curve, budget: float, sets: Mask, near: float) -> tuple[Array,
             return bought
 
         # One query more or less moves the price by about its share in the market.
-        low, high = _falling_root(
+        tolerance = 1e-11 * budget
+        low, high, above, below = _falling_root(
             lambda log_price: buy(log_price).sum(-1) - budget,
             np.full(len(chosen), np.log(near)),
             reach=16 / min(1 + len(curves), _FINE),
-            tolerance=1e-11 * budget,
+            tolerance=tolerance,
         )
         # Both ends of the bracket are best at almost the same price; between them utility is
         # concave, so the point on the line that spends the budget exactly is best as well. Where
         # demand itself jumps (a tent's slope is the price) this divides the jump.
-        cheap, dear = buy(low), buy(high)
-        above, below = cheap.sum(-1) - budget, budget - dear.sum(-1)
-        share = np.divide(above, above + below, out=np.zeros_like(above), where=above + below > 0)
-        tokens[scarce] = cheap + share[:, None] * (dear - cheap)
+        share = np.where(above <= tolerance, 0.0, np.where(-below <= tolerance, 1.0, above / (above - below)))
+        tokens[scarce] = buy(np.where(share < 1, low, high))
+        if np.any(divided := (share > 0) & (share < 1)):
+            between = tokens[scarce] + share[:, None] * (buy(high) - tokens[scarce])
+            tokens[scarce] = np.where(divided[:, None], between, tokens[scarce])
         price[scarce] = np.exp(low + share * (high - low))
     return tokens, price, evaluations
 
 
 def _falling_root(
     function: Callable[[Array], Array], guess: Array, *, reach: float, tolerance: float
-) -> tuple[Array, Array]:
+) -> tuple[Array, Array, Array, Array]:
     """Brackets [low, high] around the roots of a falling function that may jump, elementwise.
 
-    They end narrow, or with a value within `tolerance` at one end.
+    They end narrow, or with a value within `tolerance` at one end; the values come with them.
     """
     low, high = guess - reach, guess + reach
     above, below = function(low), function(high)
@@ -397,7 +402,7 @@ def _falling_root(
             np.where(rises, np.where(moved_low, drop / 2, drop), value),
         )
         moved_low = rises
-    return low, high
+    return low, high, above, below
 
 
 # --- the paper's algorithm, to measure against -------------------------------------------------
