@@ -1,0 +1,96 @@
+"""Recorded generations, served as if a model wrote them anew."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+from shadowprice.backends import granted, response
+from shadowprice.errors import InputError, Refused
+from shadowprice.types import Completion, Trace
+
+
+class ReplayBackend:
+    """Answers from traces of one model, found by the text of the prompt or of the last user message.
+
+    For greedy traces this is exact, not a simulation: greedy decoding is deterministic, so a smaller
+    limit cuts the same answer short. For sampled traces it is one of the answers the model gave:
+    the samples of a prompt are served in turn, by sample number, then from the first again.
+
+    The text of a cut answer is exact where the trace says how many characters each token has
+    (`token_chars`, a list); without that it is as long a prefix as its share of the tokens, about
+    where the model would have been cut.
+
+    A trace that was itself cut cannot tell how it would have gone on. Asked for more, it gives what
+    there is, with the flag `trace_truncated`.
+    """
+
+    def __init__(self, traces: Iterable[Trace]) -> None:
+        samples: defaultdict[str, list[Trace]] = defaultdict(list)
+        models = set()
+        for trace in traces:
+            samples[trace.prompt].append(trace)
+            models.add(trace.model)
+        if len(models) > 1:
+            raise InputError(f"traces of {len(models)} models: {', '.join(sorted(models))}", fix="replay one at a time")
+        for found in samples.values():
+            found.sort(key=lambda trace: trace.sample)
+        self.model = models.pop() if models else ""
+        self._samples = dict(samples)
+        self._served: dict[str, int] = {}
+
+    async def complete(self, body: Mapping[str, Any], limit: int) -> Completion:
+        limit = granted(body, limit)
+        prompt = _question(body)
+        samples = self._samples.get(prompt)
+        if samples is None:
+            raise Refused(f"no trace of the prompt {prompt!r:.60}", code="no_trace")
+        turn = self._served.get(prompt, 0)
+        self._served[prompt] = turn + 1
+        trace = samples[turn % len(samples)]
+
+        cut = limit < trace.tokens
+        tokens = min(limit, trace.tokens)
+        text = _prefix(trace, limit) if cut else trace.response or ""
+        finish: Literal["stop", "length"] = "length" if cut or trace.truncated else "stop"
+        name = f"replay-{trace.id}-{trace.sample}"
+        return Completion(
+            text=text,
+            tokens=tokens,
+            finish=finish,
+            usage_source="server",
+            flags=("trace_truncated",) if trace.truncated and limit > trace.tokens else (),
+            body=response(body, name=name, model=trace.model, text=text, finish=finish, tokens=tokens),
+        )
+
+    async def close(self) -> None:
+        pass
+
+
+def _question(body: Mapping[str, Any]) -> str:
+    """The prompt, or the text of the last message a user wrote."""
+    if "messages" not in body:
+        prompt = body["prompt"]
+        return _text(prompt[0] if isinstance(prompt, list) and len(prompt) == 1 else prompt)
+    for message in reversed(body["messages"]):
+        if message.get("role") == "user":
+            return _text(message.get("content"))
+    raise Refused("no message of a user", code="no_trace")
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list) and all(isinstance(part, dict) for part in content):
+        return "\n".join(part["text"] for part in content if isinstance(part.get("text"), str))
+    raise Refused(f"a prompt that is not text: {content!r:.60}", code="no_trace")
+
+
+def _prefix(trace: Trace, tokens: int) -> str:
+    """What the first `tokens` tokens of a longer answer say."""
+    text = trace.response or ""
+    sizes = trace.extra.get("token_chars")
+    if isinstance(sizes, list) and len(sizes) >= tokens and all(isinstance(size, int) for size in sizes):
+        return text[: sum(sizes[:tokens])]
+    return text[: len(text) * tokens // trace.tokens]

@@ -1,0 +1,332 @@
+"""A real HTTP server on 127.0.0.1 that behaves as badly as it is told to.
+
+    with Server(dropped_in_mid_stream) as server:
+        backend = OpenAIBackend(server.url, "m", timeout=0.3)
+
+A behaviour is an async function of the request and the reply. The server counts what it generated
+(`server.generated`, tokens), keeps the requests it got and notes when a client hangs up on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from email.utils import formatdate
+from typing import Any
+
+WORDS = [f"w{i} " for i in range(20)]  # what the model says to everything: one token each
+
+
+@dataclass
+class Request:
+    path: str
+    headers: dict[str, str]
+    body: dict[str, Any]
+
+    @property
+    def chat(self) -> bool:
+        return self.path.endswith("/chat/completions")
+
+    @property
+    def limit(self) -> int:
+        return self.body.get("max_completion_tokens") or self.body["max_tokens"]
+
+
+@dataclass
+class Reply:
+    """What a behaviour writes with; nothing is sent that it does not ask for."""
+
+    server: Server
+    request: Request
+    writer: asyncio.StreamWriter
+
+    async def send(self, data: bytes | str) -> None:
+        self.writer.write(data.encode() if isinstance(data, str) else data)
+        await self.writer.drain()
+
+    async def head(self, status: int = 200, kind: str = "text/event-stream", **headers: str) -> None:
+        lines = {"content-type": kind, "connection": "close", **headers}
+        fields = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in lines.items())
+        await self.send(f"HTTP/1.1 {status} -\r\n{fields}\r\n")
+
+    async def json(self, status: int, content: Any, **headers: str) -> None:
+        await self.head(status, "application/json", **headers)
+        await self.send(json.dumps(content))
+
+    async def error(self, status: int, message: str, **headers: str) -> None:
+        await self.json(status, {"error": {"message": message, "type": "error", "code": None}}, **headers)
+
+    async def event(self, content: Any) -> None:
+        await self.send(f"data: {content if isinstance(content, str) else json.dumps(content)}\n\n")
+
+    def chunk(self, choices: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:
+        kind = "chat.completion.chunk" if self.request.chat else "text_completion"
+        return {"id": "x-1", "object": kind, "created": 17, "model": "served", "choices": choices, **fields}
+
+    def choice(self, text: str | None, finish: str | None = None) -> dict[str, Any]:
+        said = {"delta": {"content": text} if text else {}} if self.request.chat else {"text": text or ""}
+        return {"index": 0, **said, "finish_reason": finish}
+
+    async def piece(self, text: str, tokens: int = 1) -> None:
+        self.server.generated += tokens
+        await self.event(self.chunk([self.choice(text)]))
+
+    async def say(self, count: int) -> None:
+        for word in WORDS[:count]:
+            await self.piece(word)
+
+    async def finish(self, reason: str = "stop") -> None:
+        await self.event(self.chunk([self.choice(None, reason)]))
+
+    async def usage(self, tokens: Any, **fields: Any) -> None:
+        await self.event(self.chunk([], usage={"prompt_tokens": 5, "completion_tokens": tokens, **fields}))
+
+    async def end(self) -> None:
+        await self.event("[DONE]")
+
+
+Behaviour = Callable[[Request, Reply], Awaitable[None]]
+
+
+@dataclass
+class Server:
+    behave: Behaviour
+    generated: int = 0
+    requests: list[Request] = field(default_factory=list)
+    url: str = ""
+
+    def __enter__(self) -> Server:
+        self._hung_up, started = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve(started)))
+        self._thread.start()
+        assert started.wait(5)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(5)
+        assert not self._thread.is_alive()
+
+    def saw_hang_up(self, within: float) -> bool:
+        return self._hung_up.wait(within)
+
+    async def _serve(self, started: threading.Event) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        server = await asyncio.start_server(self._meet, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+        started.set()
+        await self._stop.wait()
+        server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = self._loop.create_task(self._answer(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        listener = None
+        try:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode().splitlines()
+            headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:] if line)}
+            body = json.loads(await reader.readexactly(int(headers["content-length"])))
+            request = Request(head[0].split()[1], headers, body)
+            self.requests.append(request)
+            listener = self._loop.create_task(self._notice_hang_up(reader))
+            await self.behave(request, Reply(self, request, writer))
+        except (ConnectionError, asyncio.IncompleteReadError):
+            self._hung_up.set()
+        finally:
+            if listener is not None:
+                listener.cancel()
+            writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
+
+    async def _notice_hang_up(self, reader: asyncio.StreamReader) -> None:
+        with suppress(ConnectionError):
+            await reader.read()
+        self._hung_up.set()
+
+
+# --- behaviours --------------------------------------------------------------------------------
+
+
+async def well_behaved(request: Request, reply: Reply) -> None:
+    count = min(request.limit, len(WORDS))
+    await reply.head()
+    await reply.say(count)
+    await reply.finish("length" if request.limit < len(WORDS) else "stop")
+    if request.body.get("stream_options", {}).get("include_usage"):
+        await reply.usage(count, total_tokens=5 + count)
+    await reply.end()
+
+
+def says(count: int, *usages: Any, finish: str = "stop", ending: bool = True) -> Behaviour:
+    """A stream of `count` words with these usages at its end, whatever they are."""
+
+    async def behave(request: Request, reply: Reply) -> None:
+        await reply.head()
+        await reply.say(count)
+        await reply.finish(finish)
+        for usage in usages:
+            await reply.event(reply.chunk([], usage=usage))
+        if ending:
+            await reply.end()
+
+    return behave
+
+
+async def never_ending(request: Request, reply: Reply) -> None:
+    await reply.head()
+    while True:
+        await reply.piece("on and ")
+        await asyncio.sleep(0.001)
+
+
+async def ten_tokens_a_piece(request: Request, reply: Reply) -> None:
+    """Twice the limit, in pieces too large to be told from honest ones, until the usage comes."""
+    await reply.head()
+    for _ in range(request.limit // 5):
+        await reply.piece("ten tokens " * 5, tokens=10)
+    await reply.finish()
+    await reply.usage(reply.server.generated)
+    await reply.end()
+
+
+async def a_book_in_one_piece(request: Request, reply: Reply) -> None:
+    await reply.head()
+    await reply.piece("x" * 10_000, tokens=5_000)
+    await reply.finish()
+    await reply.end()
+
+
+def fails(status: int, message: str = "no", work: int = 0, **headers: str) -> Behaviour:
+    async def behave(request: Request, reply: Reply) -> None:
+        reply.server.generated += work
+        await reply.error(status, message, **headers)
+
+    return behave
+
+
+def in_seconds(seconds: float) -> str:
+    return formatdate(time.time() + seconds, usegmt=True)
+
+
+def streams(*events: str, work: int = 3) -> Behaviour:
+    """A few good words, then these bytes, then nothing."""
+
+    async def behave(request: Request, reply: Reply) -> None:
+        await reply.head()
+        await reply.say(work)
+        for event in events:
+            await reply.send(event)
+
+    return behave
+
+
+async def error_in_the_stream(request: Request, reply: Reply) -> None:
+    await reply.head()
+    await reply.say(3)
+    await reply.event({"error": {"message": "out of\nmemory", "code": 500}})
+
+
+async def a_chunk_cut_off(request: Request, reply: Reply) -> None:
+    """Chunked encoding that promises more than comes."""
+    await reply.head(transfer_encoding="chunked")
+    reply.server.generated += 1
+    await reply.send('fff\r\ndata: {"choices": [{"delta": {"con')
+
+
+async def a_body_cut_off(request: Request, reply: Reply) -> None:
+    """An error whose text does not arrive whole."""
+    await reply.head(400, "application/json", content_length="1000")
+    await reply.send('{"error": ')
+
+
+async def silence(request: Request, reply: Reply) -> None:
+    reply.server.generated += 4
+    await asyncio.sleep(60)
+
+
+async def silence_after_headers(request: Request, reply: Reply) -> None:
+    await reply.head()
+    await silence(request, reply)
+
+
+async def silence_in_mid_stream(request: Request, reply: Reply) -> None:
+    await reply.head()
+    await reply.say(3)
+    await asyncio.sleep(60)
+
+
+async def silence_after_the_end(request: Request, reply: Reply) -> None:
+    await says(3, ending=False)(request, reply)
+    await asyncio.sleep(60)
+
+
+async def only_keep_alives(request: Request, reply: Reply) -> None:
+    await reply.head()
+    await reply.say(3)
+    while True:
+        await reply.send(": still here\n\n")
+        await asyncio.sleep(0.01)
+
+
+async def slow_but_steady(request: Request, reply: Reply) -> None:
+    await reply.head()
+    for word in WORDS:
+        await reply.piece(word)
+        await asyncio.sleep(0.1)
+
+
+async def hangs_up(request: Request, reply: Reply) -> None:
+    reply.server.generated += 2
+    reply.writer.transport.abort()
+
+
+async def hangs_up_in_mid_stream(request: Request, reply: Reply) -> None:
+    await reply.head(transfer_encoding="chunked")
+    reply.server.generated += 1
+    event = f"data: {json.dumps(reply.chunk([reply.choice('word')]))}\n\n"
+    await reply.send(f"{len(event):x}\r\n{event}\r\n")
+    await asyncio.sleep(0.05)
+    reply.writer.transport.abort()
+
+
+async def knows_no_stream_options(request: Request, reply: Reply) -> None:
+    if "stream_options" in request.body:
+        await reply.error(400, "Unrecognized request argument supplied: stream_options")
+    else:
+        await well_behaved(request, reply)
+
+
+async def does_not_stream(request: Request, reply: Reply) -> None:
+    reply.server.generated += 3
+    said = {"message": {"role": "assistant", "content": "w0 w1 w2 "}} if request.chat else {"text": "w0 w1 w2 "}
+    choice = {"index": 0, **said, "finish_reason": "stop"}
+    usage = {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8}
+    await reply.json(200, {"id": "x-1", "model": "served", "choices": [choice], "usage": usage})
+
+
+def deltas(*contents: dict[str, Any], finish: str = "stop", usage: int | None = None) -> Behaviour:
+    """A chat in these deltas, one token each."""
+
+    async def behave(request: Request, reply: Reply) -> None:
+        await reply.head()
+        for delta in contents:
+            reply.server.generated += 1
+            await reply.event(reply.chunk([{"index": 0, "delta": delta, "finish_reason": None}]))
+        await reply.finish(finish)
+        await reply.usage(len(contents) if usage is None else usage)
+        await reply.end()
+
+    return behave
