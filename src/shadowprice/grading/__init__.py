@@ -1,0 +1,51 @@
+"""Graders: is an answer right? `grade` is the front door; `GRADERS` are the kinds there are.
+
+    grade("math", r"... so \\boxed{\\frac12}", "0.5")
+    grade("numeric", "That makes $1,234.", "1234")
+    grade("exact", "**Paris.**", "Paris")
+    grade("code", completion, tests, prompt=prompt, entry_point="f")
+
+Options beyond the gold are the grader's own: see `grade_math`, `grade_exact`, `grade_numeric` and
+`grade_code`. `math` needs the extra `[math]`. Graders block; call them in threads from async code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from shadowprice.errors import InputError
+from shadowprice.grading.answers import grade_exact, grade_numeric
+from shadowprice.grading.grades import Grade, Reason
+from shadowprice.grading.mathematics import MathPool, grade_math
+from shadowprice.grading.programs import Limits, grade_code, sandbox
+
+__all__ = [
+    "GRADERS",
+    "Grade",
+    "Limits",
+    "MathPool",
+    "Reason",
+    "grade",
+    "grade_code",
+    "grade_exact",
+    "grade_math",
+    "grade_numeric",
+    "sandbox",
+]
+
+GRADERS: dict[str, Callable[..., Grade]] = {
+    "math": grade_math,
+    "exact": grade_exact,
+    "numeric": grade_numeric,
+    "code": grade_code,
+}
+
+
+def grade(kind: str, answer: str, gold: str, *, truncated: bool = False, **options: Any) -> Grade:
+    """The grade of an answer. One that was cut at its limit is never looked at, whatever it says."""
+    if kind not in GRADERS:
+        raise InputError(f"no grader called {kind!r}", fix=f"known are {', '.join(GRADERS)}")
+    if truncated:
+        return Grade(False, "truncated")
+    return GRADERS[kind](answer, gold, **options)

@@ -1,0 +1,204 @@
+"""Mathematical answers, by math-verify in processes of their own.
+
+math-verify parses with sympy, which can be led into computing for hours or filling the memory
+(9^9^9^9), and stops itself with `signal.alarm`, which only works in the main thread of a process and
+not within long steps of C code. So each answer goes to one of a few long-lived workers, under a
+wall-clock limit; one that does not answer in time is killed and replaced. Callers may be threads.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib.util
+import json
+import os
+import re
+import select
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from shadowprice.errors import MissingExtra
+from shadowprice.grading.answers import announced, boxes, plain_characters
+from shadowprice.grading.grades import Grade
+
+_WORKER = Path(__file__).with_name("_math_worker.py")
+_LONGEST = 10_000  # characters given to math-verify
+_START = 120.0  # seconds for a worker to load sympy on a busy machine
+
+
+class _Died(Exception):
+    pass
+
+
+class _Worker:
+    """One process; answers one question at a time."""
+
+    def __init__(self, memory: int) -> None:
+        # -P: the folder of the script, with its modules named like others', is no place to import from
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", str(_WORKER), str(memory)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C is for the caller
+        )
+        self._waiting = b""
+        try:
+            self._read(time.monotonic() + _START)
+        except BaseException as error:
+            self.close()
+            if isinstance(error, _Died):
+                raise MissingExtra("math", "grading mathematics") from None
+            raise
+
+    def ask(self, question: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+        """Raises TimeoutError or _Died; in both cases the worker is of no more use."""
+        stdin = self._process.stdin
+        assert stdin is not None
+        try:
+            stdin.write(json.dumps(question).encode() + b"\n")
+            stdin.flush()
+        except OSError:
+            raise _Died from None
+        return self._read(time.monotonic() + seconds)
+
+    def _read(self, deadline: float) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        pipe = self._process.stdout.fileno()
+        poll = select.poll()  # select() stops at file descriptor 1024
+        poll.register(pipe, select.POLLIN)
+        while b"\n" not in self._waiting:
+            if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+                raise TimeoutError
+            piece = os.read(pipe, 65536)
+            if not piece:
+                raise _Died
+            self._waiting += piece
+        line, _, self._waiting = self._waiting.partition(b"\n")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            with suppress(OSError):
+                if pipe:
+                    pipe.close()
+
+
+class MathPool:
+    """At most `size` workers, started when needed, kept until `close`."""
+
+    def __init__(self, size: int = 2, memory: int = 2 << 30) -> None:
+        self._idle: list[_Worker] = []
+        self._memory = memory
+        self._free = threading.BoundedSemaphore(size)
+        self._lock = threading.Lock()
+        self._owner = os.getpid()
+
+    def check(self, answer: str, gold: str, seconds: float) -> Grade:
+        """The grade of an answer; a worker that dies is given a second chance."""
+        question = {"answer": answer, "gold": gold, "seconds": seconds}
+        with self._free:
+            for _ in range(2):
+                worker = self._take()
+                try:
+                    said = worker.ask(question, seconds)
+                except _Died:
+                    worker.close()
+                except TimeoutError:
+                    worker.close()
+                    return Grade(False, "timeout", f"not checked within {seconds:g} s")
+                except BaseException:
+                    worker.close()
+                    raise
+                else:
+                    with self._lock:
+                        self._idle.append(worker)
+                    return Grade(said["correct"], said["reason"], said["detail"])
+        return Grade(False, "error", "the checker died of it, twice")
+
+    def _take(self) -> _Worker:
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+        return _Worker(self._memory)
+
+    def close(self) -> None:
+        with self._lock:
+            workers, self._idle = self._idle, []
+        for worker in workers:
+            worker.close()
+
+    @property
+    def usable(self) -> bool:
+        return self._owner == os.getpid()  # after a fork the workers are the parent's
+
+
+_pool: MathPool | None = None
+_pool_lock = threading.Lock()
+
+
+def _shared_pool() -> MathPool:
+    global _pool
+    with _pool_lock:
+        if _pool is None or not _pool.usable:
+            _pool = MathPool()
+            atexit.register(_pool.close)
+        return _pool
+
+
+def grade_math(answer: str, gold: str, *, seconds: float = 10.0, pool: MathPool | None = None) -> Grade:
+    """Right if math-verify finds the final answer equal to the gold.
+
+    The final answer is the last `\\boxed{}` (boxes joined by "and" or a comma are one list), else
+    what the text announces, else whatever math-verify finds in its last 10,000 characters.
+    """
+    if importlib.util.find_spec("math_verify") is None:
+        raise MissingExtra("math", "grading mathematics")
+    if not gold.strip():
+        return Grade(None, "error", "the gold is empty")
+    if not answer.strip():
+        return Grade(False, "no_answer")
+    cut = ""
+    wanted = boxes(gold) or gold.strip()
+    if len(wanted) > _LONGEST:
+        return Grade(None, "error", f"the gold has more than {_LONGEST} characters")
+    box = boxes(answer)
+    if box is not None:
+        if not box:
+            return Grade(False, "no_answer", "an empty box")
+        if len(box) > _LONGEST:
+            return Grade(False, "wrong", f"a box of {len(box)} characters")
+        if _squeezed(box) == _squeezed(wanted):
+            return Grade(True, "correct")
+        shown = _boxed(box)
+    else:
+        final = announced(answer)
+        if final is not None and _squeezed(final) == _squeezed(wanted):
+            return Grade(True, "correct")
+        shown = plain_characters(answer[-_LONGEST:])
+        if len(answer) > _LONGEST:
+            cut = f"cut to the last {_LONGEST} of {len(answer)} characters"
+    grade = (pool or _shared_pool()).check(shown, _boxed(wanted), seconds)
+    return Grade(grade.correct, grade.reason, "; ".join(filter(None, (grade.detail, cut))))
+
+
+def _boxed(text: str) -> str:
+    """In the form math-verify reads best; 5.3e-9 is no product with Euler's number."""
+    text = plain_characters(text).strip().strip("$").strip()
+    float_form = re.fullmatch(r"([-+]?\d+(?:\.\d+)?)[eE]([-+]?\d+)", text)
+    if float_form:
+        text = rf"{float_form[1]} \times 10^{{{int(float_form[2])}}}"
+    return rf"\boxed{{{text}}}"
+
+
+def _squeezed(text: str) -> str:
+    return re.sub(r"\s|\\left\b|\\right\b|\\[,;!]|\$|\.\s*$", "", plain_characters(text))
