@@ -1,0 +1,271 @@
+"""A run answers what the budget allows, loses nothing, and never spends a token too many."""
+
+import asyncio
+import json
+import random
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from shadowprice import Forecast, InputError
+from shadowprice.backends.replay import ReplayBackend
+from shadowprice.batchfile import read_requests
+from shadowprice.cli import main
+from shadowprice.errors import Refused, Unavailable
+from shadowprice.ledger import Ledger
+from shadowprice.runner import Settings, run, write_results
+from shadowprice.types import Completion, Trace
+
+from .backends import hostile
+from .conftest import read_jsonl, request_line
+
+
+def talks(words, pause=0.0):
+    """An honest server that has this much to say."""
+
+    async def behave(request, reply):
+        count = min(request.limit, words)
+        await reply.head()
+        for _ in range(count):
+            await reply.piece("word ")
+            await asyncio.sleep(pause)
+        await reply.finish("length" if request.limit < words else "stop")
+        await reply.usage(count)
+        await reply.end()
+
+    return behave
+
+
+class Known:
+    """Forecasts that are right, up to a factor."""
+
+    def __init__(self, lengths, factor=1.0):
+        self.lengths, self.factor = lengths, factor
+
+    def predict(self, queries):
+        return Forecast([self.lengths[query.id] * self.factor for query in queries])
+
+
+class World:
+    """A batch, recorded answers to it, and a ledger."""
+
+    def __init__(self, tmp_path, batch, n=40, budget=4000, seed=0):
+        rng = np.random.default_rng(seed)
+        self.lengths = {f"q{i}": int(rng.integers(10, 300)) for i in range(n)}
+        traces = [
+            Trace(name, f"Question {name}?", tokens, response="x" * tokens) for name, tokens in self.lengths.items()
+        ]
+        self.path = batch([request_line(name, f"Question {name}?") for name in self.lengths])
+        self.requests = list(read_requests(self.path))
+        self.backend = ReplayBackend(traces)
+        self.ledger = Ledger.create(tmp_path / "ledger.sqlite", budget)
+        self.folder = tmp_path
+
+    def run(self, backend=None, forecaster=None, **settings):
+        settings.setdefault("patience", 0.01)
+        progress = asyncio.run(
+            run(
+                self.requests,
+                self.ledger,
+                backend or self.backend,
+                forecaster or Known(self.lengths),
+                Settings(**settings),
+            )
+        )
+        return write_results(self.requests, self.ledger, progress, out=self.folder / "out", errors=self.folder / "err")
+
+    def files(self):
+        return read_jsonl(self.folder / "out"), read_jsonl(self.folder / "err")
+
+
+@pytest.fixture
+def world(tmp_path, batch):
+    made = World(tmp_path, batch)
+    yield made
+    made.ledger.close()
+
+
+class TestARun:
+    @pytest.mark.parametrize("policy", ["clear", "uniform", "expected", "proportional", "auction"])
+    def test_every_query_ends_in_one_file_and_the_budget_holds(self, world, policy):
+        summary = world.run(policy=policy)
+        out, errors = world.files()
+        assert sorted([line["custom_id"] for line in out + errors]) == sorted(world.lengths)
+        order = list(world.lengths)
+        for lines in (out, errors):
+            names = [line["custom_id"] for line in lines]
+            assert names == sorted(names, key=order.index)
+        assert summary.spent <= 4000
+        assert summary.spent == sum(line["response"]["body"]["usage"]["completion_tokens"] for line in out)
+        assert world.ledger.reserved == 0
+        assert summary.finished + summary.truncated + summary.abandoned + summary.failed == summary.queries
+
+    def test_perfect_forecasts_spend_on_whole_answers_only(self, world):
+        summary = world.run()
+        assert summary.truncated == 0
+        assert summary.finished > 0
+        assert all(line["error"]["code"] == "budget_abandoned" for line in world.files()[1])
+
+    def test_what_is_not_used_is_offered_to_the_abandoned(self, tmp_path, batch):
+        """Forecasts twice too long leave half of every grant; later clearings use it."""
+        answered = {}
+        for reclaim in (False, True):
+            folder = tmp_path / str(reclaim)
+            folder.mkdir()
+            world = World(folder, batch)
+            summary = world.run(forecaster=Known(world.lengths, 2.0), reclaim=reclaim)
+            answered[reclaim] = summary.finished
+            assert (len(summary.rounds) > 1) == reclaim
+            assert summary.spent <= 4000
+            world.ledger.close()
+        assert answered[True] > 1.3 * answered[False]
+
+    def test_a_finished_run_is_not_paid_for_again(self, world):
+        first = world.run()
+        before = list(world.ledger.entries())
+        second = world.run()
+        assert (second.finished, second.spent) == (first.finished, first.spent)
+        assert list(world.ledger.entries()) == before
+
+    def test_several_answers_to_one_request_are_refused(self, tmp_path, batch):
+        requests = list(read_requests(batch([request_line("a", n=2)])))
+        with Ledger.create(tmp_path / "l", 100) as ledger, pytest.raises(InputError, match="several answers"):
+            asyncio.run(run(requests, ledger, ReplayBackend([]), Known({"a": 5}), Settings()))
+
+
+class Flaky:
+    """A backend that fails as told, and otherwise answers with ten tokens."""
+
+    def __init__(self, *failures):
+        self.failures, self.calls = list(failures), 0
+
+    async def complete(self, body, limit):
+        self.calls += 1
+        if self.failures:
+            raise self.failures.pop(0)
+        return Completion("ok", min(10, limit), "stop", "server", body={"usage": {"completion_tokens": 10}})
+
+
+class TestFailures:
+    def one(self, tmp_path, batch, backend, budget=100, **settings):
+        world = World(tmp_path, batch, n=1, budget=budget)
+        world.lengths = {"q0": 30}
+        summary = world.run(backend=backend, policy="uniform", max_tokens=30, **settings)
+        world.ledger.close()
+        return summary, world.ledger
+
+    def test_an_attempt_that_generated_nothing_is_tried_again_for_nothing(self, tmp_path, batch):
+        backend = Flaky(Unavailable("busy", tokens=0, delay=0.001), Unavailable("busy", tokens=0))
+        summary, _ = self.one(tmp_path, batch, backend)
+        assert (summary.finished, summary.spent, backend.calls) == (1, 10, 3)
+
+    def test_an_unknown_outcome_is_charged_in_full_before_another_try(self, tmp_path, batch):
+        backend = Flaky(Unavailable("lost", tokens=None))
+        summary, _ = self.one(tmp_path, batch, backend)
+        assert (summary.finished, summary.spent) == (1, 30 + 10)
+
+    def test_unknown_outcomes_never_add_up_to_more_than_the_budget(self, tmp_path, batch):
+        backend = Flaky(*[Unavailable("lost", tokens=None)] * 9)
+        summary, ledger = self.one(tmp_path, batch, backend, budget=70, attempts=10)
+        assert summary.finished == 0
+        assert summary.spent <= 70
+        assert ledger.overspent == 0
+
+    def test_attempts_are_bounded(self, tmp_path, batch):
+        backend = Flaky(*[Unavailable("busy", tokens=0, delay=0.0)] * 99)
+        summary, _ = self.one(tmp_path, batch, backend, attempts=3)
+        assert (backend.calls, summary.failed, summary.spent) == (3, 1, 0)
+        assert read_jsonl(tmp_path / "err")[0]["error"]["code"] == "backend_unavailable"
+
+    def test_a_refusal_is_final(self, tmp_path, batch):
+        backend = Flaky(Refused("no such model", code="model_not_found"))
+        summary, _ = self.one(tmp_path, batch, backend)
+        assert (backend.calls, summary.failed) == (1, 1)
+        assert read_jsonl(tmp_path / "err")[0]["error"]["code"] == "model_not_found"
+
+
+def test_a_hundred_queries_at_once_against_a_server_with_a_fifth_of_what_they_want(tmp_path, batch):
+    """Real HTTP; the server counts what it generates."""
+    path = batch([request_line(f"q{i}", "Go on.") for i in range(100)])
+    with hostile.Server(talks(50)) as server:
+        code = main(
+            ["run", str(path), "--budget", "1000", "--base-url", server.url, "--model", "m", "--policy", "auction",
+             "--concurrency", "100", "--out", str(tmp_path / "out"), "--errors", str(tmp_path / "err"), "--quiet"]
+        )  # fmt: skip
+        assert code == 3
+        assert 0 < server.generated <= 1000
+
+
+def run_command(path, folder, *more):
+    return [
+        sys.executable, "-m", "shadowprice", "run", str(path), "--budget", "6000", "--policy", "expected", "--quiet",
+        "--out", str(folder / "out"), "--errors", str(folder / "err"),
+        "--run-folder", str(folder / "run"), *map(str, more),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGINT])
+def test_a_run_that_is_killed_again_and_again_is_continued(kill, tmp_path, batch):
+    """Each custom_id once, nothing acknowledged lost, the total within the budget."""
+    rng = random.Random(int(kill))
+    names = [f"q{i}" for i in range(60)]
+    path = batch([request_line(name, f"Tell me about {name}.") for name in names])
+    with hostile.Server(talks(20, pause=0.002)) as server:
+        spent, stops = 0, 0
+        for turn in range(60):
+            resume = ["--resume"] if turn and (tmp_path / "run" / "manifest.json").exists() else []
+            process = subprocess.Popen(
+                run_command(path, tmp_path, "--base-url", server.url, "--model", "m", *resume),
+                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+            )  # fmt: skip
+            try:
+                process.wait(timeout=rng.uniform(0.6, 1.4) if stops < 8 else 60)
+            except subprocess.TimeoutExpired:
+                process.send_signal(kill)
+                stops += 1
+            _, said = process.communicate(timeout=60)
+            assert "Traceback" not in said or kill == signal.SIGKILL, said
+            if (tmp_path / "run" / "ledger.sqlite").exists():
+                with Ledger.reopen(tmp_path / "run" / "ledger.sqlite") as ledger:
+                    assert spent <= ledger.spent <= 6000
+                    assert ledger.available + ledger.reserved + ledger.spent == 6000
+                    spent = ledger.spent
+            if process.returncode in (0, 3):
+                break
+        else:
+            pytest.fail("the run never came to its end")
+        assert server.generated <= 6000
+    lines = read_jsonl(tmp_path / "out") + read_jsonl(tmp_path / "err")
+    assert sorted(line["custom_id"] for line in lines) == sorted(names)
+
+
+class TestResuming:
+    def test_only_the_same_run_is_continued(self, tmp_path, batch, capsys):
+        path = batch([request_line("a")])
+        with hostile.Server(talks(5)) as server:
+            arguments = run_command(path, tmp_path, "--base-url", server.url, "--model", "m")[3:]
+            assert main(arguments) == 0
+            assert main(arguments) == 2
+            assert "--resume" in capsys.readouterr().err
+            assert main([*arguments, "--resume"]) == 0
+            assert main([*arguments, "--resume", "--policy", "uniform"]) == 2
+            assert "another policy" in capsys.readouterr().err
+
+    def test_there_must_be_a_run_to_continue(self, tmp_path, batch, capsys):
+        path = batch([request_line("a")])
+        with hostile.Server(talks(5)) as server:
+            assert main(run_command(path, tmp_path, "--base-url", server.url, "--model", "m", "--resume")[3:]) == 2
+        assert "no run to continue" in capsys.readouterr().err
+
+    def test_the_manifest_tells_what_was_run(self, tmp_path, batch):
+        path = batch([request_line("a")])
+        with hostile.Server(talks(5)) as server:
+            main(run_command(path, tmp_path, "--base-url", server.url, "--model", "m")[3:])
+        manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+        assert manifest["done"] is True
+        assert manifest["asked"]["model"] == "m"
+        assert manifest["rounds"][0]["admitted"] == 1
+        assert manifest["summary"]["finished"] == 1
