@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 
-import numpy as np
 import pytest
 
 from shadowprice.cli import main
@@ -350,11 +349,3 @@ def test_help_knows_every_policy_and_needs_no_numpy():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout.endswith("False\n")
-
-
-def test_the_default_forecast_grows_with_the_prompt():
-    from shadowprice import Query
-    from shadowprice.forecast import PromptLength
-
-    forecast = PromptLength().predict([Query("a", "x" * 100), Query("b", "x" * 1000), Query("c", "")])
-    assert np.round(forecast.tokens).tolist() == [316, 562, 100]

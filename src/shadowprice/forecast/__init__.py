@@ -10,9 +10,10 @@ from typing import Protocol
 
 from shadowprice.forecast.prompt_length import PromptLength
 from shadowprice.forecast.table import ForecastTable
+from shadowprice.forecast.words import Words
 from shadowprice.types import Forecast, Query
 
-__all__ = ["ForecastTable", "Forecaster", "PromptLength"]
+__all__ = ["ForecastTable", "Forecaster", "PromptLength", "Words"]
 
 
 class Forecaster(Protocol):
