@@ -17,6 +17,7 @@ from shadowprice.cli import main
 from shadowprice.errors import Refused, Unavailable
 from shadowprice.ledger import Ledger
 from shadowprice.runner import Settings, run, write_results
+from shadowprice.tracefile import read_traces
 from shadowprice.types import Completion, Trace
 
 from .backends import hostile
@@ -185,6 +186,122 @@ class TestFailures:
         summary, _ = self.one(tmp_path, batch, backend)
         assert (backend.calls, summary.failed) == (1, 1)
         assert read_jsonl(tmp_path / "err")[0]["error"]["code"] == "model_not_found"
+
+
+class Scripted:
+    """Answers in turn, each of so many tokens."""
+
+    def __init__(self, *answers):
+        self.answers, self.limits = list(answers), []
+
+    async def complete(self, body, limit):
+        self.limits.append(limit)
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        text, tokens = answer
+        cut = tokens > limit
+        usage = {"usage": {"completion_tokens": min(tokens, limit)}, "choices": [{"text": text}]}
+        return Completion(text, min(tokens, limit), "length" if cut else "stop", "server", body=usage)
+
+
+class TestBestOfK:
+    """A query's grant is shared by its samples, in sequence."""
+
+    def one(self, tmp_path, batch, backend, samples=4):
+        requests = list(read_requests(batch([request_line("q", "Well?")])))
+        with Ledger.create(tmp_path / "ledger", 100) as ledger:
+            settings = Settings(policy="uniform", samples=samples, attempts=1)
+            verify = lambda name, found: found.text == "right"  # noqa: E731
+            asyncio.run(run(requests, ledger, backend, Known({"q": 5}), settings, verify=verify))
+            (line,) = dict(ledger.results()).values()
+            return json.loads(line), ledger.spent
+
+    def test_a_sample_that_passes_stops_the_rest(self, tmp_path, batch):
+        backend = Scripted(("wrong", 30), ("right", 20), ("never asked", 10))
+        line, spent = self.one(tmp_path, batch, backend)
+        assert line["response"]["body"]["choices"][0]["text"] == "right"
+        assert (spent, backend.limits) == (50, [100, 70])
+
+    def test_samples_end_with_the_grant(self, tmp_path, batch):
+        backend = Scripted(("wrong", 60), ("wrong too", 60))
+        line, spent = self.one(tmp_path, batch, backend)
+        assert (spent, backend.limits) == (100, [100, 40])
+        assert line["shadowprice"]["finish"] == "stop"  # the first came to its end
+
+    def test_what_a_failed_sample_may_have_cost_is_charged(self, tmp_path, batch):
+        backend = Scripted(("wrong", 30), Unavailable("lost", tokens=None))
+        _, spent = self.one(tmp_path, batch, backend)
+        assert spent == 100
+
+    def test_grants_are_never_passed(self, tmp_path, batch):
+        backend = Scripted(*[("wrong", 33)] * 9)
+        _, spent = self.one(tmp_path, batch, backend, samples=9)
+        assert spent == 100
+
+
+class TestGold:
+    def test_the_verdict_tells_how_many_are_solved(self, tmp_path, batch, capsys):
+        path = batch([request_line("a"), request_line("b")])
+        gold = batch(
+            [
+                {"custom_id": "a", "gold": "word word", "grader": "exact"},
+                {"custom_id": "b", "gold": "7", "grader": "numeric"},
+            ],
+            "gold.jsonl",
+        )
+        with hostile.Server(talks(2)) as server:
+            arguments = run_command(path, tmp_path, "--base-url", server.url, "--model", "m", "--gold", gold, "--json")
+            assert main(arguments[3:]) == 0
+        assert json.loads(capsys.readouterr().out)["solved"] == 1
+
+    @pytest.mark.parametrize(
+        ("line", "said"),
+        [
+            ({"gold": "1"}, ":1: no custom_id"),
+            ({"custom_id": "a", "gold": "1", "grader": "taste"}, ":1: unknown grader 'taste'"),
+            ("{", ":1: not JSON"),
+        ],
+    )
+    def test_gold_that_is_none(self, tmp_path, batch, capsys, line, said):
+        gold = batch([line], "gold.jsonl")
+        arguments = run_command(
+            batch([request_line("a")]), tmp_path, "--base-url", "http://127.0.0.1:9/v1", "--gold", gold
+        )
+        assert main(arguments[3:]) == 2
+        assert f"{gold}{said}" in capsys.readouterr().err
+
+
+class TestCollect:
+    def test_traces_of_every_sample_graded_and_resumable(self, tmp_path, batch, capsys):
+        questions = batch(
+            [
+                {"id": f"q{i}", "problem": f"Say {i}", "gold": "word", "dataset": "d", "grader": "exact"}
+                for i in range(5)
+            ]
+        )
+        out = tmp_path / "traces.jsonl.gz"
+        with hostile.Server(talks(1)) as server:
+            arguments = ["collect", questions, "--out", out, "--base-url", server.url, "--model", "m", "--samples", 2,
+                         "--max-tokens", 9, "--temperature", 0.5, "--quiet"]  # fmt: skip
+            assert main([str(a) for a in arguments]) == 0
+            asked = len(server.requests)
+            assert main([str(a) for a in [*arguments, "--resume"]]) == 0
+            assert len(server.requests) == asked == 10
+        traces = list(read_traces(out))
+        assert [(t.id, t.sample) for t in traces] == [(f"q{i}", s) for i in range(5) for s in range(2)]
+        assert all(t.correct and t.tokens == 1 and not t.truncated and t.max_tokens == 9 for t in traces)
+        assert "100.0% solved" in capsys.readouterr().out
+
+    def test_an_answer_that_was_cut_is_not_graded_as_if_it_were_whole(self, tmp_path, batch):
+        questions = batch([{"id": "q", "problem": "Say it", "gold": "word", "grader": "exact"}])
+        out = tmp_path / "traces.jsonl"
+        with hostile.Server(talks(5)) as server:
+            main(
+                ["collect", str(questions), "--out", str(out), "--base-url", server.url, "--max-tokens", "1", "--quiet"]
+            )
+        (trace,) = read_traces(out)
+        assert (trace.correct, trace.truncated, trace.response) == (False, True, "word ")
 
 
 def test_a_hundred_queries_at_once_against_a_server_with_a_fifth_of_what_they_want(tmp_path, batch):

@@ -1,11 +1,11 @@
-"""Collecting traces, the paper's data generation: every question answered under a large cap, and graded."""
+"""Questions whose answers are known: collecting traces, the paper's data generation, and verifying a run."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeAlias
 
 import orjson
 
@@ -27,36 +27,69 @@ class Question:
     grader: str = "math"
 
 
+# custom_id -> what would be right, and by which grader.
+Gold: TypeAlias = Mapping[str, tuple[str, str]]
+
+
 def read_questions(path: str | os.PathLike[str], grader: str | None = None) -> list[Question]:
     """Questions from JSON lines `{id, problem, gold}`, optionally with `dataset` and `grader`."""
-    found: dict[str, Question] = {}
+    return [
+        Question(r["id"], r["problem"], r["gold"], r["dataset"], r["grader"])
+        for r in _records(path, ("id", "problem", "gold"), grader)
+    ]
+
+
+def read_gold(path: str | os.PathLike[str]) -> Gold:
+    """What is right, by query, from JSON lines `{custom_id, gold}`, optionally with `grader`."""
+    return {r["custom_id"]: (r["gold"], r["grader"]) for r in _records(path, ("custom_id", "gold"), None)}
+
+
+def is_right(gold: Gold, name: str, answer: str, truncated: bool) -> bool:
+    """False also for a query whose gold is not known."""
+    right, grader = gold.get(name, ("", ""))
+    return bool(grader) and bool(grade(grader, answer, right, truncated=truncated).correct)
+
+
+def count_solved(ledger: Ledger, gold: Gold) -> int:
+    """How many answers in the ledger are right."""
+    solved = 0
+    for name, line in ledger.results():
+        record = orjson.loads(line)
+        if not record["error"]:
+            choice = record["response"]["body"]["choices"][0]
+            text = choice["message"]["content"] if "message" in choice else choice["text"]
+            solved += is_right(gold, name, text or "", record["shadowprice"]["finish"] == "length")
+    return solved
+
+
+def _records(path: str | os.PathLike[str], needed: tuple[str, ...], grader: str | None) -> Iterator[dict[str, str]]:
+    """JSON objects that have the `needed` strings, the first of them unlike in every line, and a known grader."""
+    form = "{" + ", ".join(f'"{name}": ...' for name in needed) + "}"
+    seen: set[str] = set()
     with open(path, "rb") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
-
-            def bad(problem: str, fix: str, number: int = number) -> InputError:
-                return InputError(problem, path=path, line=number, fix=fix)
-
             try:
                 record = orjson.loads(line)
             except orjson.JSONDecodeError as error:
-                raise bad(f"not JSON: {error.msg}", "mend or remove the line") from None
+                raise InputError(f"not JSON: {error.msg}", path=path, line=number, fix="mend the line") from None
             if not isinstance(record, dict):
-                raise bad("not a JSON object", 'write {"id": ..., "problem": ..., "gold": ...}')
-            texts: dict[str, Any] = {name: record.get(name) for name in ("id", "problem", "gold")}
-            if missing := [name for name, text in texts.items() if not isinstance(text, str) or not text]:
-                raise bad(f"no {missing[0]}", 'write {"id": ..., "problem": ..., "gold": ...}, all as strings')
+                raise InputError("not a JSON object", path=path, line=number, fix=f"write {form}")
+            if missing := [name for name in needed if not isinstance(record.get(name), str) or not record[name]]:
+                raise InputError(f"no {missing[0]}", path=path, line=number, fix=f"write {form}, all as strings")
             chosen = grader or record.get("grader") or "math"
             if chosen not in GRADERS:
-                raise bad(f"unknown grader {chosen!r}", f"choose one of {', '.join(GRADERS)}")
-            question = Question(**texts, dataset=str(record.get("dataset") or ""), grader=chosen)
-            if question.id in found:
-                raise bad(f"id {question.id!r} was used before", "give every question its own")
-            found[question.id] = question
-    if not found:
-        raise InputError("has no questions", path=path, fix='write lines {"id": ..., "problem": ..., "gold": ...}')
-    return list(found.values())
+                known = ", ".join(GRADERS)
+                raise InputError(f"unknown grader {chosen!r}", path=path, line=number, fix=f"choose one of {known}")
+            if record[needed[0]] in seen:
+                raise InputError(
+                    f"{needed[0]} {record[needed[0]]!r} was used before", path=path, line=number, fix="keep one"
+                )
+            seen.add(record[needed[0]])
+            yield {**record, "grader": chosen, "dataset": str(record.get("dataset") or "")}
+    if not seen:
+        raise InputError("has no lines", path=path, fix=f"write lines {form}")
 
 
 class LargeCap:
@@ -90,11 +123,10 @@ def graded(
     temperature: float,
     max_tokens: int,
     model: str,
-    tell: Callable[[Iterable[Question]], Iterable[Question]] = lambda questions: questions,
 ) -> Iterator[Trace]:
     """The answers in the ledger as traces, in the order of the questions; what failed is left out."""
     lines = dict(ledger.results())
-    for question in tell(questions):
+    for question in questions:
         for sample in range(samples):
             record = orjson.loads(lines.get(f"{question.id}#{sample}", b'{"error": "missing"}'))
             if record["error"]:

@@ -7,6 +7,9 @@ until nobody can pay or nobody is left.
 A grant is reserved in the ledger before the first attempt is sent, and settled by what was used. An
 attempt that is known to have generated nothing is tried again on the same reservation. One whose
 outcome nobody knows has spent its grant; its query competes for what is left in the next round.
+
+With several samples a query's grant is shared by them, one after the other; one that passes the
+verifier stops the rest.
 """
 
 from __future__ import annotations
@@ -15,8 +18,8 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import orjson
@@ -27,6 +30,9 @@ from shadowprice.forecast import Forecaster
 from shadowprice.ledger import Ledger
 from shadowprice.market import allocate
 from shadowprice.types import Allocation, Completion, Forecast
+
+# The query's id and its answer; True stops further samples.
+Verifier: TypeAlias = Callable[[str, Completion], bool]
 
 
 class Backend(Protocol):
@@ -44,6 +50,7 @@ class Settings:
     attempts: int = 4  # at one query, whatever became of them
     reclaim: bool = True  # clear again for what was not used
     patience: float = 30.0  # seconds to wait between two attempts, at most
+    samples: int = 1  # answers a query may have from one grant
 
 
 @dataclass(frozen=True)
@@ -95,11 +102,13 @@ async def run(
     forecaster: Forecaster,
     settings: Settings,
     *,
+    verify: Verifier | None = None,
     tell: Callable[[Progress], None] = lambda progress: None,
 ) -> Progress:
     """Answer what the budget of `ledger` allows; everything that happens is in the ledger.
 
-    A ledger that holds answers already is continued: nothing is paid for twice.
+    A ledger that holds answers already is continued: nothing is paid for twice. `verify` tells
+    whether an answer will do; it is called in a thread, and only where there may be several samples.
     """
     if several := next((r for r in requests if r.query.answers > 1), None):
         raise InputError("asks for several answers (n)", line=several.line, fix="ask for one; --samples makes more")
@@ -120,7 +129,9 @@ async def run(
             Round(ledger.available, len(waiting), len(granted), decided.total, decided.price, decided.status)
         )
         tell(progress)
-        await _run_round(granted, market, ledger, backend, settings, tries, progress, tell)
+        await _run_round(
+            granted, market, ledger, _Sampler(backend, settings.samples, verify), settings, tries, progress, tell
+        )
         if not settings.reclaim:
             break
     return progress
@@ -151,7 +162,7 @@ async def _run_round(
     granted: list[tuple[int, int]],
     market: _Market,
     ledger: Ledger,
-    backend: Backend,
+    sampler: _Sampler,
     settings: Settings,
     tries: dict[str, int],
     progress: Progress,
@@ -175,7 +186,7 @@ async def _run_round(
         while job := next_job():
             i, grant, reservation = job
             name = market.requests[i].query.id
-            await _answer(name, market.bodies[i], grant, reservation, ledger, backend, settings, tries)
+            await _answer(name, market.bodies[i], grant, reservation, ledger, sampler, settings, tries)
             progress.answered += ledger.has_result(name)
             progress.spent = ledger.spent
             tell(progress)
@@ -195,7 +206,7 @@ async def _answer(
     grant: int,
     reservation: int,
     ledger: Ledger,
-    backend: Backend,
+    sampler: _Sampler,
     settings: Settings,
     tries: dict[str, int],
 ) -> None:
@@ -203,7 +214,7 @@ async def _answer(
     while True:
         tries[name] += 1
         try:
-            completion = await backend.complete(body, grant)
+            completion = await sampler.complete(name, body, grant)
         except BackendError as error:
             spent = grant if error.tokens is None else error.tokens
             last = isinstance(error, Refused) or tries[name] >= settings.attempts
@@ -215,6 +226,37 @@ async def _answer(
         else:
             ledger.settle(reservation, completion.tokens, _output_line(name, completion))
         return
+
+
+@dataclass(frozen=True)
+class _Sampler:
+    """A backend that takes up to `samples` answers from one grant."""
+
+    backend: Backend
+    samples: int
+    verify: Verifier | None
+
+    async def complete(self, name: str, body: Mapping[str, Any], grant: int) -> Completion:
+        """The first answer that passes, else the first that came to its end, else the last; charged for all."""
+        if self.samples == 1:
+            return await self.backend.complete(body, grant)
+        spent, best = 0, None
+        for sample in range(self.samples):
+            try:
+                found = await self.backend.complete({**body, "seed": sample}, grant - spent)
+            except BackendError as error:
+                if best is None and spent == 0:
+                    raise
+                spent += grant - spent if error.tokens is None else error.tokens
+                break
+            spent += found.tokens
+            passed = self.verify is not None and await asyncio.to_thread(self.verify, name, found)
+            if best is None or passed or (best.finish == "length" and found.finish == "stop"):
+                best = found
+            if passed or spent >= grant:
+                break
+        assert best is not None
+        return replace(best, tokens=spent)
 
 
 def _pause(error: BackendError, tried: int, patience: float) -> float:

@@ -27,7 +27,16 @@ from shadowprice.cli.common import (
     some,
     standard_output,
 )
-from shadowprice.collect import LargeCap, graded, read_questions, requests_for
+from shadowprice.collect import (
+    Gold,
+    LargeCap,
+    count_solved,
+    graded,
+    is_right,
+    read_gold,
+    read_questions,
+    requests_for,
+)
 from shadowprice.errors import InputError
 from shadowprice.forecast import Forecaster, ForecastTable, PromptLength
 from shadowprice.market import check_policy
@@ -41,6 +50,9 @@ def run_command(options: argparse.Namespace) -> int:
     out, errors = outputs(options, "answers")
     policy_options = dict(map(option, options.option))
     check_policy(options.policy, policy_options)
+    if options.samples < 1:
+        raise InputError(f"--samples {options.samples}", fix="give 1 or more")
+    gold = read_gold(options.gold) if options.gold else None
     with ExitStack() as stack:
         source = options.file if os.path.isfile(options.file) else stack.enter_context(kept(options.file))
         requests = list(read_requests(source, label=options.file))
@@ -53,6 +65,7 @@ def run_command(options: argparse.Namespace) -> int:
             max_tokens=options.max_tokens,
             concurrency=options.concurrency,
             reclaim=not options.no_reclaim,
+            samples=options.samples,
         )
         asked = {
             "input": sha256_of(source),
@@ -61,9 +74,11 @@ def run_command(options: argparse.Namespace) -> int:
             "options": policy_options,
             "max_tokens": options.max_tokens,
             "reclaim": settings.reclaim,
+            "samples": options.samples,
+            "gold": sha256_of(options.gold) if options.gold else None,
         }
         budget = parse_budget(options.budget, len(requests))
-        folder, progress = _execute(options, out, budget, asked, requests, forecaster, settings)
+        folder, progress = _execute(options, out, budget, asked, requests, forecaster, settings, gold)
         with folder.ledger:
             summary = write_results(
                 requests,
@@ -72,10 +87,11 @@ def run_command(options: argparse.Namespace) -> int:
                 out=standard_output() if out == "-" else out,
                 errors=standard_output() if errors == "-" else errors,
             )
-            folder.save(done=True, summary=asdict(summary))
+            solved = None if gold is None else count_solved(folder.ledger, gold)
+            folder.save(done=True, summary=asdict(summary), solved=solved)
     talk = sys.stderr if "-" in (out, errors) else sys.stdout
     if options.json:
-        print(json.dumps(asdict(summary), indent=2), file=talk)
+        print(json.dumps({**asdict(summary), "solved": solved}, indent=2), file=talk)
     else:
         price = f"{progress.price:.4g} per token" if progress.price is not None else "none"
         answered, not_so = (
@@ -87,7 +103,8 @@ def run_command(options: argparse.Namespace) -> int:
             f"{some(len(summary.rounds), 'clearing')}, last price {price}\n"
             f"  answered   {some(answered, 'query')}, {summary.truncated:,} of them cut at their limit -> {out}\n"
             f"  unanswered {not_so} -> {errors}\n"
-            f"  spent      {summary.spent:,} of {summary.budget:,} tokens; the account is in {folder.path}",
+            f"  spent      {summary.spent:,} of {summary.budget:,} tokens; the account is in {folder.path}"
+            + (f"\n  solved     {solved:,}" if solved is not None else ""),
             file=talk,
         )
     for flag, times in summary.flags.items():
@@ -145,9 +162,11 @@ def _execute(
     requests: Sequence[Request],
     forecaster: Forecaster,
     settings: Settings,
+    gold: Gold | None = None,
 ) -> tuple[RunFolder, Progress]:
     """Runs the requests in their run folder, on the model that was asked for."""
 
+    verify = None if gold is None else lambda name, found: is_right(gold, name, found.text, found.finish == "length")
     place = options.run_folder or ("requests.run" if out == "-" else f"{out}.run")
     backend = _backend(options)
     folder: RunFolder | None = None
@@ -166,7 +185,7 @@ def _execute(
 
             async def go() -> Progress:
                 try:
-                    return await run(requests, folder.ledger, backend, forecaster, settings, tell=tell)
+                    return await run(requests, folder.ledger, backend, forecaster, settings, verify=verify, tell=tell)
                 finally:
                     await backend.close()
 
