@@ -1,22 +1,21 @@
-# make demo   set everything up and plan a batch of requests under a budget
+# make demo   set everything up and run the main job on the embedded model
 # make test   set everything up and run the tests
 # make check  ruff, mypy --strict, layers, documentation
-# make bench  the ratios of benchmarks/market.py
+# make bench  speed, as ratios measured side by side (benchmarks/)
 # make docs   regenerate what README and docs show: figure, outputs, help texts
+# make traces collect the recorded answers that the package ships: half an hour
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check bench docs clean
+.PHONY: demo test check bench docs traces clean
 
 demo: $(READY)
-	$(BIN)/python examples/make_requests.py build/requests.jsonl build/forecasts.jsonl
-	$(BIN)/shadowprice plan build/requests.jsonl --budget 60k --forecast build/forecasts.jsonl \
-		--policy expected --out build/planned.jsonl --errors build/abandoned.jsonl || [ $$? -eq 3 ]
+	$(BIN)/shadowprice demo
 
 test: $(READY)
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist loadgroup
 
 check: $(READY)
 	$(BIN)/ruff check .
@@ -26,9 +25,15 @@ check: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/market.py
+	$(BIN)/python benchmarks/plan.py
+	$(BIN)/python benchmarks/runner.py
 
 docs: $(READY)
 	$(BIN)/python scripts/docs.py
+
+traces: $(READY)
+	$(BIN)/python scripts/traces.py train 500 build/train
+	$(BIN)/python scripts/traces.py eval 300 build/eval
 
 clean:
 	rm -rf build $(VENV)

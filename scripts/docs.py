@@ -46,10 +46,10 @@ def regenerated(readme: str) -> str:
     cells = {(row["policy"], row["budget"]): row for row in json.loads(ROWS.read_text())}
 
     def cell(match: re.Match[str]) -> str:
-        row = cells[match[1], int(match[2])]
+        row = cells[match[1], float(match[2])]
         return f"<!-- {match[1]} {match[2]} -->{row['solved']:.1f} ({row['ci_low']:.1f} to {row['ci_high']:.1f})"
 
-    return re.sub(r"<!-- (\w+) (\d+) -->[^|<\n]*?(?= ?[|<\n])", cell, readme)
+    return re.sub(r"<!-- (\w+) ([\d.]+) -->[^|<\n]*?(?= ?[|<\n])", cell, readme)
 
 
 def main() -> int:

@@ -1,7 +1,8 @@
-"""The README's figure: solved against budget, on a simulated stream of queries.
+"""The README's figure: solved against tokens spent, on recorded answers of a real model.
 
-Until recorded generations ship with the project the stream is simulated, and says so: lengths are
-log-normal, longer answers are less often right, and a forecast knows both only roughly.
+The shipped evaluation traces are replayed: greedy answers are the same at every cap, so an answer is
+solved exactly if its grant reaches its length and it is right. Forecasts are learnt from the shipped
+training traces, which share no question with them.
 """
 
 from __future__ import annotations
@@ -10,46 +11,36 @@ from pathlib import Path
 
 import numpy as np
 
-from shadowprice import Forecast, allocate
+from shadowprice import Query, allocate
+from shadowprice.data import shipped_traces
+from shadowprice.forecast import Words
 
-QUERIES, SEEDS = 500, 20
-BUDGETS = [25, 50, 100, 150, 200, 300, 400, 600, 800, 1200, 1600]  # tokens per query
+SHARES = [0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0]  # of the mean length
 POLICIES = {"uniform": "uniform", "clear": "CLEAR", "expected": "expected (ours)", "oracle": "oracle (true lengths)"}
 
 
-def stream(seed: int) -> tuple[Forecast, np.ndarray, np.ndarray]:
-    """Forecasts, true lengths and outcomes of one batch.
-
-    Median length 400 with a log spread of 0.9 between queries; the forecast misses the log length
-    by 0.5 and knows the chance of success, which falls from 0.9 for short to 0.1 for long answers.
-    """
-    rng = np.random.default_rng(seed)
-    expected = 400 * rng.lognormal(0, 0.9, QUERIES)
-    lengths = np.ceil(expected * rng.lognormal(0, 0.5, QUERIES))
-    chance = 0.1 + 0.8 / (1 + (expected / 600) ** 1.5)
-    return Forecast(expected, spread=0.5, solve=chance), lengths, rng.random(QUERIES) < chance
-
-
 def rows() -> list[dict[str, float | str | int]]:
-    streams = [stream(seed) for seed in range(SEEDS)]
+    train, evaluated = shipped_traces("train"), shipped_traces("eval")
+    lengths = np.array([trace.tokens for trace in evaluated])
+    correct = np.array([bool(trace.correct) for trace in evaluated])
+    forecast = Words().fit(train).predict([Query(trace.id, trace.prompt) for trace in evaluated])
+    resample = np.random.default_rng(0).integers(len(evaluated), size=(2000, len(evaluated)))
     found: list[dict[str, float | str | int]] = []
     for policy in POLICIES:
-        for budget in BUDGETS:
-            solved = []
-            for forecast, lengths, correct in streams:
-                truth = {"lengths": lengths} if policy == "oracle" else {}
-                grants = allocate(forecast, f"{budget}/query", policy, **truth).tokens
-                solved.append(100 * np.mean((grants >= lengths) & correct))
-            # 95% of the means of resampled seeds
-            resampled = np.random.default_rng(0).choice(solved, (2000, SEEDS)).mean(axis=1)
-            low, high = np.quantile(resampled, [0.025, 0.975])
+        for share in SHARES:
+            budget = int(share * lengths.sum())
+            truth = {"lengths": lengths} if policy == "oracle" else {}
+            grants = allocate(forecast, budget, policy, max_tokens=512, **truth).tokens
+            solved = 100.0 * ((grants >= lengths) & correct)
+            low, high = np.quantile(solved[resample].mean(axis=1), [0.025, 0.975])
             found.append(
                 {
                     "policy": policy,
-                    "budget": budget,
-                    "solved": round(float(np.mean(solved)), 2),
-                    "ci_low": round(float(low), 2),
-                    "ci_high": round(float(high), 2),
+                    "budget": share,
+                    "spent": round(float(np.minimum(grants, lengths).mean()), 1),
+                    "solved": round(float(solved.mean()), 1),
+                    "ci_low": round(float(low), 1),
+                    "ci_high": round(float(high), 1),
                 }
             )
     return found
@@ -72,13 +63,13 @@ def draw(found: list[dict[str, float | str | int]], path: Path) -> None:
     for policy, name in POLICIES.items():
         line = [row for row in found if row["policy"] == policy]
         colour, dash = style[policy]
-        budgets = [row["budget"] for row in line]
-        axes.fill_between(
-            budgets, [r["ci_low"] for r in line], [r["ci_high"] for r in line], color=colour, alpha=0.15, lw=0
-        )
-        axes.plot(budgets, [row["solved"] for row in line], dash, color=colour, label=name, lw=1.8)
-    axes.set(xscale="log", xlabel="budget, tokens per query", ylabel="solved, %", ylim=(0, None))
-    axes.set_xticks(BUDGETS, [str(budget) for budget in BUDGETS])
+        spent = [row["spent"] for row in line]
+        low, high = [row["ci_low"] for row in line], [row["ci_high"] for row in line]
+        axes.fill_between(spent, low, high, color=colour, alpha=0.12, lw=0)
+        axes.plot(spent, [row["solved"] for row in line], dash, color=colour, label=name, lw=1.8, marker="o", ms=3)
+    axes.set(xscale="log", xlabel="tokens spent per query", ylabel="solved, %", ylim=(0, None))
+    ticks = [5, 10, 20, 40, 80]
+    axes.set_xticks(ticks, [str(tick) for tick in ticks])
     axes.minorticks_off()
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)

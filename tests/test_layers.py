@@ -25,6 +25,7 @@ LAYERS = [
     "runfolder",
     "runner",
     "tasks",
+    "data",
     "collect",
     "cli",
     "__main__",

