@@ -19,9 +19,9 @@ _DESCRIPTION = "Spend a fixed token budget where it buys the most correct answer
 _EXIT = """\
 exit codes:
   0    done
-  2    usage or bad input; nothing was written
-  3    done, and some queries were abandoned for want of budget
-  130  interrupted
+  2    usage or bad input
+  3    done, and some queries were abandoned or failed
+  130  interrupted; a run goes on with --resume
 """
 _PLAN = """\
 Reads an OpenAI Batch file, forecasts the length of every answer, finds the price per token at
@@ -128,13 +128,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"shadowprice {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
-    plan = commands.add_parser(
-        "plan",
-        help="write a batch file whose token limits keep to a budget",
-        description=_PLAN,
-        epilog=f"{_POLICIES}\n{_EXIT}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    def add(name: str, about: str, description: str, epilog: str) -> argparse.ArgumentParser:
+        shape = argparse.RawDescriptionHelpFormatter
+        return commands.add_parser(name, help=about, description=description, epilog=epilog, formatter_class=shape)
+
+    plan = add("plan", "write a batch file whose token limits keep to a budget", _PLAN, f"{_POLICIES}\n{_EXIT}")
     _add_market(plan)
     plan.add_argument(
         "--out", metavar="FILE", help="planned requests (default: IN.planned.jsonl; - is standard output)"
@@ -146,13 +144,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     plan.set_defaults(command=_plan)
 
-    run = commands.add_parser(
-        "run",
-        help="answer a batch file on a real model within a budget",
-        description=_RUN,
-        epilog=f"{_POLICIES}\n{_EXIT}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    run = add("run", "answer a batch file on a real model within a budget", _RUN, f"{_POLICIES}\n{_EXIT}")
     _add_market(run)
     _add_model(run)
     run.add_argument("--out", metavar="FILE", help="answers (default: IN.answers.jsonl)")
@@ -171,13 +163,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.set_defaults(command=_run)
 
-    collect = commands.add_parser(
-        "collect",
-        help="answer and grade questions under a large cap: traces",
-        description=_COLLECT,
-        epilog=_EXIT,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    collect = add("collect", "answer and grade questions under a large cap: traces", _COLLECT, _EXIT)
     collect.add_argument("file", metavar="QUESTIONS.jsonl", help="JSON lines of id, problem, gold")
     collect.add_argument("--out", required=True, metavar="FILE", help="traces; .gz is compressed")
     collect.add_argument("--samples", type=int, default=1, metavar="K", help="answers to each question (default: 1)")
@@ -189,13 +175,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_model(collect)
     collect.set_defaults(command=_collect)
 
-    demo = commands.add_parser(
-        "demo",
-        help="see it work: real answers from an embedded model, one budget, three policies",
-        description=_DEMO,
-        epilog=_EXIT,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    demo = add("demo", "see it work: real answers from an embedded model, one budget, three policies", _DEMO, _EXIT)
     demo.add_argument("--tasks", type=int, default=150, metavar="N", help="how many tasks (default: 150)")
     demo.add_argument("--budget", default="30/query", help="tokens for all answers (default: 30/query)")
     demo.add_argument("--seed", type=int, default=1, help="which tasks (default: 1)")
