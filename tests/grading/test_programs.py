@@ -45,6 +45,9 @@ def box(request):
     return run
 
 
+pytestmark = pytest.mark.xdist_group("box")  # one at a time: a fixture looks for folders left behind
+
+
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind():
     def folders():
