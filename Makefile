@@ -15,7 +15,7 @@ demo: $(READY)
 	$(BIN)/shadowprice demo
 
 test: $(READY)
-	$(BIN)/python -m pytest -n auto --dist loadgroup
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -16,10 +16,7 @@ from shadowprice.types import Trace
 
 from .conftest import request_line
 
-pytestmark = [
-    pytest.mark.skipif(importlib.util.find_spec("xllamacpp") is None, reason="needs the extra [local]"),
-    pytest.mark.xdist_group("model"),  # one model at a time
-]
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("xllamacpp") is None, reason="needs the extra [local]")
 
 
 @pytest.fixture(scope="module")

@@ -18,8 +18,6 @@ from shadowprice.backends.local import LocalBackend, LocalServer, fetch_model
 from shadowprice.errors import InputError, MissingExtra, Refused, Unavailable
 from shadowprice.tasks import tasks
 
-pytestmark = pytest.mark.xdist_group("model")  # one model at a time
-
 
 @pytest.fixture(scope="module")
 def gguf():

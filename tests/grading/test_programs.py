@@ -9,6 +9,7 @@ import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -43,9 +44,6 @@ def box(request):
         return grade("code", answer, tests, limits=limits, level=level, python=python, **options)
 
     return run
-
-
-pytestmark = pytest.mark.xdist_group("box")  # one at a time: a fixture looks for folders left behind
 
 
 @pytest.fixture(autouse=True)
@@ -152,7 +150,12 @@ ENDLESS = {
 
 
 def processes() -> int:
-    return sum(name.isdigit() for name in os.listdir("/proc"))
+    """How many programs are in a box, and whatever they forked."""
+    count = 0
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # it has just ended
+            count += b"def _forbid(" in path.read_bytes()  # the judge, whose text is its command line
+    return count
 
 
 @pytest.mark.parametrize("answer", ENDLESS.values(), ids=ENDLESS)
@@ -161,7 +164,7 @@ def test_endless_programs_end(answer, box):
     found = box(answer + GOOD, limits=SOON)
     assert (found.correct, found.reason) == (False, "timeout"), found
     assert time.monotonic() - started < 15
-    assert processes() < before + 12  # others work on this machine too, but nobody has dozens more
+    assert processes() <= before
 
 
 def test_a_fork_bomb_stays_small(box):
