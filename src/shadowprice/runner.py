@@ -19,11 +19,12 @@ import random
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import orjson
 
+from shadowprice.backends import Backend
 from shadowprice.batchfile import Request, Target, abandoned_line, error_line, replacing
 from shadowprice.errors import BackendError, InputError, Overdrawn, Refused, Unavailable
 from shadowprice.forecast import Forecaster
@@ -33,12 +34,6 @@ from shadowprice.types import Allocation, Completion, Forecast
 
 # The query's id and its answer; True stops further samples.
 Verifier: TypeAlias = Callable[[str, Completion], bool]
-
-
-class Backend(Protocol):
-    """All that running asks of a model: one attempt at an answer of at most `limit` tokens."""
-
-    async def complete(self, body: Mapping[str, Any], limit: int) -> Completion: ...
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Models that answer, behind one protocol.
 
     openai   any OpenAI-compatible server
-    local    a model in this process
+    local    a model on this machine, in a process of its own
     replay   recorded generations
 
 Import the one you need: `shadowprice.backends` itself loads none of them.
