@@ -1,4 +1,4 @@
-"""Batch files to plan."""
+"""Batch files to plan, and recorded generations that are not part of the project."""
 
 from __future__ import annotations
 
@@ -31,3 +31,11 @@ def batch(tmp_path: Path):
 
 def read_jsonl(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def shared_traces(name: str) -> Path:
+    """A file of recorded generations of larger models; the test is skipped where it is not beside the project."""
+    path = Path(__file__).parents[2] / "shared" / "traces" / f"{name}.jsonl.gz"
+    if not path.exists():
+        pytest.skip(f"{name} is not beside the project")
+    return path

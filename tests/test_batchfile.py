@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shadowprice.batchfile import read_requests, replacing, with_limit
-from shadowprice.errors import InputError
+from shadowprice.batchfile import read_requests, with_limit
 
 from .conftest import request_line
 
@@ -90,25 +89,3 @@ class TestReading:
         line = json.dumps(request_line("a")).encode()
         path.write_bytes(b"\xef\xbb\xbf" + line + b"\r\n\r\n  \n" + line.replace(b'"a"', b'"b"'))
         assert [(r.query.id, r.line) for r in read_requests(path)] == [("a", 1), ("b", 4)]
-
-
-class TestReplacing:
-    def test_all_files_or_none(self, tmp_path):
-        one, two = tmp_path / "one", tmp_path / "two"
-        one.write_text("old")
-        with pytest.raises(RuntimeError), replacing([one, two]) as (first, _):  # noqa: PT012
-            first.write(b"new")
-            raise RuntimeError
-        assert one.read_text() == "old"
-        assert [p.name for p in tmp_path.iterdir()] == ["one"]
-        with replacing([one, two]) as (first, second):
-            first.write(b"new")
-            second.write(b"also")
-        assert (one.read_text(), two.read_text()) == ("new", "also")
-        assert len(list(tmp_path.iterdir())) == 2
-
-    def test_a_place_that_cannot_be_written_is_told_at_once(self, tmp_path):
-        with pytest.raises(InputError, match="cannot be written"), replacing([tmp_path / "no" / "where"]):
-            pass
-        with pytest.raises(InputError, match="is a folder"), replacing([tmp_path]):
-            pass

@@ -10,11 +10,13 @@ import shadowprice
 ROOT = Path(shadowprice.__file__).parent
 LAYERS = [
     "errors",
+    "files",
     "arrays",
     "budget",
     "types",
     "market",
     "forecast",
+    "metering",
     "batchfile",
     "tracefile",
     "planner",
@@ -24,9 +26,13 @@ LAYERS = [
     "__init__",
     "runfolder",
     "runner",
+    "metered_runner",
+    "tale",
     "tasks",
     "data",
     "collect",
+    "benchmarks",
+    "lab",
     "cli",
     "__main__",
 ]

@@ -156,6 +156,31 @@ class TestAnAccount:
         assert balances(ledger) == (75, 0, 25, 0)
 
 
+class TestPauses:
+    """An answer that is generated in parts: each is kept with what it cost."""
+
+    def test_parts_are_kept_in_order_and_paid_for(self, ledger, path):
+        for part in (b"Once ", b"upon "):
+            ledger.pause(ledger.reserve("a", 30), 10, part)
+        ledger.pause(ledger.reserve("b", 30), 7, b"It ")
+        assert balances(ledger) == (73, 0, 27, 0)
+        assert not ledger.has_result("a")
+        assert list(ledger.results()) == []
+        ledger.close()
+        with Ledger.reopen(path) as again:
+            assert list(again.parts()) == [("a", b"Once "), ("a", b"upon "), ("b", b"It ")]
+            assert balances(again) == (73, 0, 27, 0)
+            again.settle(again.reserve("a", 30), 3, b"answer")
+            assert list(again.results()) == [("a", b"answer")]
+
+    def test_an_answer_that_has_ended_does_not_go_on(self, ledger):
+        first, second = ledger.reserve("a", 30), ledger.reserve("a", 30)
+        ledger.settle(first, 10, b"answer")
+        with pytest.raises(LedgerError, match="has a result already"):
+            ledger.pause(second, 10, b"more")
+        assert balances(ledger) == (60, 30, 10, 0)
+
+
 class TestReservingMany:
     def test_is_reserving_each(self, ledger):
         numbers = ledger.reserve_many((name, 20) for name in "abc")
@@ -675,6 +700,7 @@ class Accounts(RuleBasedStateMachine):
         self.spent = self.debt = 0
         self.open: dict[int, tuple[str, int]] = {}
         self.answers: dict[str, bytes] = {}
+        self.parts: list[tuple[str, bytes]] = []
         self.rows = 1
 
     def _end(self, reservation, spent):
@@ -722,6 +748,17 @@ class Accounts(RuleBasedStateMachine):
         if result is not None:
             self.answers[query] = result
 
+    @rule(reservation=reservations, spent=st.integers(0, 60), part=st.binary(max_size=5))
+    def pause(self, reservation, spent, part):
+        query, _ = self.open.get(reservation, ("", 0))
+        if reservation not in self.open or query in self.answers:
+            with pytest.raises(LedgerError):
+                self.ledger.pause(reservation, spent, part)
+            return
+        self.ledger.pause(reservation, spent, part)
+        self._end(reservation, spent)
+        self.parts.append((query, part))
+
     @rule(reservation=consumes(reservations))
     def void(self, reservation):
         if reservation not in self.open:
@@ -766,6 +803,7 @@ class Accounts(RuleBasedStateMachine):
         assert balances(self.ledger) == (self.available, reserved, self.spent, self.debt)
         assert self.ledger.budget == self.budget
         assert dict(self.ledger.results()) == self.answers
+        assert list(self.ledger.parts()) == self.parts
         assert all(self.ledger.has_result(query) == (query in self.answers) for query in "abcde")
 
     @invariant()
@@ -777,11 +815,12 @@ class Accounts(RuleBasedStateMachine):
         ended = {reservation for _, _, _, reservation, _, _ in rows}
         open_ones = {row[0]: (row[2], row[4]) for row in rows if row[1] == "reserve" and row[0] not in ended}
         assert open_ones == self.open
-        generated = sum(row[4] for row in rows if row[1] in ("settle", "orphan"))
+        generated = sum(row[4] for row in rows if row[1] in ("settle", "pause", "orphan"))
         assert generated == self.spent + self.debt
         reserved = sum(grant for _, grant in open_ones.values())
         assert self.available == max(0, self.budget - reserved - generated)
-        assert [(row[2], row[5]) for row in rows if row[5] is not None] == list(self.answers.items())
+        results = [(row[2], row[5]) for row in rows if row[5] is not None and row[1] != "pause"]
+        assert results == list(self.answers.items())
 
     def teardown(self):
         if hasattr(self, "ledger"):

@@ -2,9 +2,6 @@
 
 import asyncio
 import json
-import random
-import signal
-import subprocess
 import sys
 
 import numpy as np
@@ -199,10 +196,11 @@ class Scripted:
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
-        text, tokens = answer
+        text, tokens, *flags = answer
         cut = tokens > limit
         usage = {"usage": {"completion_tokens": min(tokens, limit)}, "choices": [{"text": text}]}
-        return Completion(text, min(tokens, limit), "length" if cut else "stop", "server", body=usage)
+        finish = "length" if cut else "stop"
+        return Completion(text, min(tokens, limit), finish, "server", tuple(flags), body=usage)
 
 
 class TestBestOfK:
@@ -233,6 +231,11 @@ class TestBestOfK:
         backend = Scripted(("wrong", 30), Unavailable("lost", tokens=None))
         _, spent = self.one(tmp_path, batch, backend)
         assert spent == 100
+
+    def test_what_was_wrong_with_any_sample_is_told(self, tmp_path, batch):
+        line, _ = self.one(tmp_path, batch, Scripted(("first", 30), ("second", 30, "odd"), ("third", 30, "odd")), 3)
+        assert line["response"]["body"]["choices"][0]["text"] == "first"
+        assert line["shadowprice"]["flags"] == ["odd"]
 
     def test_grants_are_never_passed(self, tmp_path, batch):
         backend = Scripted(*[("wrong", 33)] * 9)
@@ -324,39 +327,88 @@ def run_command(path, folder, *more):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGINT])
-def test_a_run_that_is_killed_again_and_again_is_continued(kill, tmp_path, batch):
-    """Each custom_id once, nothing acknowledged lost, the total within the budget."""
-    rng = random.Random(int(kill))
-    names = [f"q{i}" for i in range(60)]
-    path = batch([request_line(name, f"Tell me about {name}.") for name in names])
-    with hostile.Server(talks(20, pause=0.002)) as server:
-        spent, stops = 0, 0
-        for turn in range(60):
-            resume = ["--resume"] if turn and (tmp_path / "run" / "manifest.json").exists() else []
-            process = subprocess.Popen(
-                run_command(path, tmp_path, "--base-url", server.url, "--model", "m", *resume),
-                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-            )  # fmt: skip
-            try:
-                process.wait(timeout=rng.uniform(0.6, 1.4) if stops < 8 else 60)
-            except subprocess.TimeoutExpired:
-                process.send_signal(kill)
-                stops += 1
-            _, said = process.communicate(timeout=60)
-            assert "Traceback" not in said or kill == signal.SIGKILL, said
-            if (tmp_path / "run" / "ledger.sqlite").exists():
-                with Ledger.reopen(tmp_path / "run" / "ledger.sqlite") as ledger:
-                    assert spent <= ledger.spent <= 6000
-                    assert ledger.available + ledger.reserved + ledger.spent == 6000
-                    spent = ledger.spent
-            if process.returncode in (0, 3):
-                break
-        else:
-            pytest.fail("the run never came to its end")
-        assert server.generated <= 6000
-    lines = read_jsonl(tmp_path / "out") + read_jsonl(tmp_path / "err")
-    assert sorted(line["custom_id"] for line in lines) == sorted(names)
+def overshoots(by):
+    """A server that says more than it may, and says so."""
+
+    async def behave(request, reply):
+        await reply.head()
+        await reply.piece("word ", tokens=request.limit + by)
+        await reply.finish("length")
+        await reply.usage(request.limit + by)
+        await reply.end()
+
+    return behave
+
+
+async def knows_only_max_tokens(request, reply):
+    heeded = {"max_tokens": request.body.get("max_tokens", 30)}
+    await talks(30)(hostile.Request(request.path, request.headers, heeded), reply)
+
+
+class TestAServerThatIgnoresItsLimits:
+    """What it generates cannot be bounded, so that it is sent nothing more."""
+
+    def run(self, path, folder, server, *more, budget="6000", concurrency=4):
+        command = run_command(path, folder, "--base-url", server.url, "--model", "m", "--concurrency", concurrency)
+        return main([*command[3:], "--budget", budget, "--policy", "uniform", "--max-tokens", "20", *more])
+
+    def accounts(self, folder):
+        with Ledger.reopen(folder / "run" / "ledger.sqlite") as ledger:
+            return ledger.spent, ledger.overspent
+
+    def test_is_charged_what_it_took_and_sent_nothing_more(self, tmp_path, batch, capsys):
+        names = [f"q{i}" for i in range(60)]
+        with hostile.Server(overshoots(5)) as server:
+            assert self.run(batch([request_line(name) for name in names]), tmp_path, server) == 3
+            assert len(server.requests) <= 4
+            assert self.accounts(tmp_path) == (server.generated, 0)
+        said = capsys.readouterr().err
+        assert f"limit_ignored {len(server.requests)} times" in said
+        assert f"{5 * len(server.requests)} tokens beyond what was granted; the budget still holds" in said
+        assert f"{server.url}/ ignored a limit of 20 tokens: 25; nothing more was sent to it" in said
+        out, errors = read_jsonl(tmp_path / "out"), read_jsonl(tmp_path / "err")
+        assert sorted(line["custom_id"] for line in out + errors) == sorted(names)
+        assert len(out) == len(server.requests)
+        assert {line["error"]["code"] for line in errors} == {"not_sent"}
+
+    def test_that_has_all_of_the_budget_under_way_is_told_from_one_that_has_not(self, tmp_path, batch, capsys):
+        """Nothing is left then to pay the excess from; the verdict says by how much the budget was exceeded."""
+        path = batch([request_line(f"q{i}") for i in range(3)])
+        with hostile.Server(overshoots(5)) as server:
+            assert self.run(path, tmp_path, server, "--json", budget="60") == 3
+            assert server.generated == 75
+            assert self.accounts(tmp_path) == (60, 15)
+        told = capsys.readouterr()
+        assert json.loads(told.out)["overspent"] == 15
+        assert "15 tokens beyond what was granted; the budget was exceeded by 15" in told.err
+
+    def test_is_gone_on_with_once_it_is_mended(self, tmp_path, batch):
+        path = batch([request_line(f"q{i}") for i in range(60)])
+        with hostile.Server(overshoots(5)) as server:
+            assert self.run(path, tmp_path, server, budget="1400") == 3
+            server.behave = talks(20)
+            assert self.run(path, tmp_path, server, "--resume", budget="1400") == 0
+            assert self.accounts(tmp_path) == (server.generated, 0)
+            assert len(server.requests) == 60
+        assert len(read_jsonl(tmp_path / "out")) == 60
+
+    def test_may_know_another_name_for_it(self, tmp_path, batch, capsys):
+        path = batch([request_line(f"q{i}") for i in range(8)])
+        with hostile.Server(knows_only_max_tokens) as server:
+            assert self.run(path, tmp_path, server) == 3
+            assert "--limit-field max_tokens" in capsys.readouterr().err
+            assert self.run(path, tmp_path, server, "--resume", "--limit-field", "max_tokens") == 0
+            assert self.accounts(tmp_path)[0] <= 6000
+
+    def test_is_told_of_when_traces_are_collected(self, tmp_path, batch, capsys):
+        questions = batch([{"id": f"q{i}", "problem": "Say it", "gold": "7", "grader": "exact"} for i in range(20)])
+        out = tmp_path / "traces.jsonl"
+        with hostile.Server(overshoots(5)) as server:
+            arguments = ["collect", questions, "--out", out, "--base-url", server.url, "--max-tokens", 9, "--quiet"]
+            assert main([str(a) for a in arguments]) == 3
+            assert len(server.requests) <= 8
+        assert "nothing more was sent to it" in capsys.readouterr().err
+        assert {(t.tokens, tuple(t.extra["flags"])) for t in read_traces(out)} == {(14, ("limit_ignored",))}
 
 
 class TestResuming:
@@ -376,6 +428,16 @@ class TestResuming:
         with hostile.Server(talks(5)) as server:
             assert main(run_command(path, tmp_path, "--base-url", server.url, "--model", "m", "--resume")[3:]) == 2
         assert "no run to continue" in capsys.readouterr().err
+
+    def test_a_ledger_that_is_gone_is_not_made_anew(self, tmp_path, batch, capsys):
+        path = batch([request_line("a")])
+        with hostile.Server(talks(5)) as server:
+            arguments = run_command(path, tmp_path, "--base-url", server.url, "--model", "m")[3:]
+            assert main(arguments) == 0
+            (tmp_path / "run" / "ledger.sqlite").unlink()
+            assert main([*arguments, "--resume"]) == 2
+            assert len(server.requests) == 1
+        assert "no such ledger" in capsys.readouterr().err
 
     def test_the_manifest_tells_what_was_run(self, tmp_path, batch):
         path = batch([request_line("a")])

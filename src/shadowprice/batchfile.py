@@ -10,14 +10,9 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
-import stat
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator
 from dataclasses import dataclass
-from secrets import token_hex
-from tempfile import TemporaryFile
-from typing import IO, Any, TypeAlias
+from typing import Any
 
 import orjson
 
@@ -32,8 +27,6 @@ _ENDPOINTS = {
 }
 _LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 _MOST = 2**31  # of tokens or answers in one request; more is a slip of the pen
-
-Target: TypeAlias = "str | os.PathLike[str] | IO[bytes]"
 
 
 @dataclass(frozen=True)
@@ -111,7 +104,7 @@ def _parse(raw: bytes, number: int) -> Request:
         answers = max(answers, _whole(body, "best_of") or 1) * (
             len(prompts) if isinstance(prompts[0], str | list) else 1
         )
-    query = Query(name, _text(asked), min(limits, default=None), answers)
+    query = Query(name, text_of(asked), min(limits, default=None), answers)
     older = endpoint == "/chat/completions" and body.get("max_tokens") is not None
     return Request(number, raw, query, limit_field, older)
 
@@ -125,14 +118,14 @@ def _whole(body: dict[str, Any], field: str) -> int | None:
     return value
 
 
-def _text(question: Any) -> str:
+def text_of(question: Any) -> str:
     """All the text in messages, content parts or a plain prompt."""
     if isinstance(question, str):
         return question
     if isinstance(question, dict):
-        return _text(question.get("content") or question.get("text") or "")
+        return text_of(question.get("content") or question.get("text") or "")
     if isinstance(question, list):
-        return "\n".join(filter(None, map(_text, question)))
+        return "\n".join(filter(None, map(text_of, question)))
     return ""
 
 
@@ -189,74 +182,7 @@ def error_line(custom_id: str, code: str, message: str, **details: Any) -> bytes
 
 def abandoned_line(custom_id: str, forecast: Forecast, query: int, price: float | None) -> bytes:
     """The line of the error file for a query that could not pay the price."""
-    told = {name: float(getattr(forecast, name)[query]) for name in ("tokens", "spread", "solve")}
+    of_all = {name: getattr(forecast, name) for name in ("tokens", "spread", "solve")}
+    told = {name: float(values[query] if values.ndim else values) for name, values in of_all.items()}
     message = "abandoned: its tokens buy more elsewhere; try it again with a larger budget"
     return error_line(custom_id, "budget_abandoned", message, forecast=told, price=price)
-
-
-@contextmanager
-def replacing(targets: Sequence[Target]) -> Iterator[list[IO[bytes]]]:
-    """Files to write to that take the place of `targets` only if everything went well.
-
-    What cannot be replaced (an open stream, a pipe, a device) is written to at the end, before the
-    first file is replaced. Links are followed, and the mode of a file that was there is kept.
-    """
-    with ExitStack() as stack:
-        files: list[IO[bytes]] = []
-        streams: list[tuple[IO[bytes], Target]] = []
-        replacements: list[tuple[str, str, int]] = []
-        for target in targets:
-            path = os.fspath(target) if isinstance(target, str | os.PathLike) else None
-            mode = None if path is None else _mode(path)
-            if path is None or mode is None:
-                files.append(stack.enter_context(TemporaryFile()))
-                streams.append((files[-1], target))
-                continue
-            place = os.path.realpath(path)
-            name = os.path.join(os.path.dirname(place), f".shadowprice-{token_hex(8)}")
-            stack.callback(_remove, name)  # before it exists: a signal may come at any moment
-            try:
-                files.append(stack.enter_context(open(name, "xb")))
-            except OSError as error:
-                raise _unwritable(path, error) from None
-            replacements.append((name, place, mode))
-        yield files
-        for file, target in streams:
-            file.seek(0)
-            with ExitStack() as opened:
-                if isinstance(target, str | os.PathLike):
-                    stream: IO[bytes] = opened.enter_context(open(target, "wb"))
-                else:
-                    stream = target
-                shutil.copyfileobj(file, stream)
-                stream.flush()
-        for file in files:
-            file.flush()
-            os.fsync(file.fileno())
-        for name, place, mode in replacements:
-            os.chmod(name, mode)
-            os.replace(name, place)
-
-
-def _mode(target: str) -> int | None:
-    """The mode a file at `target` is to have; None if there is something that is not a file."""
-    if os.path.isdir(target) or target.endswith(os.sep) or not target:
-        raise InputError("is a folder", path=target, fix="name a file to write")
-    try:
-        found = os.stat(target).st_mode
-    except FileNotFoundError:
-        mask = os.umask(0)
-        os.umask(mask)
-        return 0o666 & ~mask
-    except OSError as error:
-        raise _unwritable(target, error) from None
-    return stat.S_IMODE(found) if stat.S_ISREG(found) else None
-
-
-def _unwritable(target: str, error: OSError) -> InputError:
-    return InputError(f"cannot be written: {error.strerror}", path=target, fix="choose another place")
-
-
-def _remove(path: str) -> None:
-    with suppress(OSError):  # never created, or already in its place
-        os.unlink(path)

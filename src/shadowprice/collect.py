@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 import orjson
 
@@ -13,18 +15,20 @@ from shadowprice.batchfile import Request
 from shadowprice.errors import InputError
 from shadowprice.grading import GRADERS, grade
 from shadowprice.ledger import Ledger
+from shadowprice.tale import ESTIMATE
 from shadowprice.types import Forecast, Query, Trace
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked, and what would be right. `grader` is a name in `grading.GRADERS`."""
+    """What is asked, and what would be right. `grader` is a name in `grading.GRADERS`, `options` are its own."""
 
     id: str
     problem: str
     gold: str
     dataset: str = ""
     grader: str = "math"
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 # custom_id -> what would be right, and by which grader.
@@ -55,7 +59,7 @@ def count_solved(ledger: Ledger, gold: Gold) -> int:
     solved = 0
     for name, line in ledger.results():
         record = orjson.loads(line)
-        if not record["error"]:
+        if not record["error"] and not name.startswith(ESTIMATE):
             choice = record["response"]["body"]["choices"][0]
             text = choice["message"]["content"] if "message" in choice else choice["text"]
             solved += is_right(gold, name, text or "", record["shadowprice"]["finish"] == "length")
@@ -90,6 +94,36 @@ def _records(path: str | os.PathLike[str], needed: tuple[str, ...], grader: str 
             yield {**record, "grader": chosen, "dataset": str(record.get("dataset") or "")}
     if not seen:
         raise InputError("has no lines", path=path, fix=f"write lines {form}")
+
+
+def sha256_of_questions(questions: Sequence[Question]) -> str:
+    return hashlib.sha256(orjson.dumps(questions, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+def check_programs(questions: Sequence[Question]) -> None:
+    """Raises InputError where tests cannot run: every answer would be paid for and found wrong."""
+    programs = [question for question in questions if question.grader == "code"]
+    if not programs:
+        return
+    wanted: set[str] = set()
+    for question in programs:
+        wanted |= _imported(question.gold) | _imported(question.options.get("prompt", ""))
+    tests = f"from importlib.util import find_spec\nmissing = [m for m in {sorted(wanted)} if not find_spec(m)]\n"
+    found = grade("code", "pass", f"{tests}assert not missing, 'no ' + ', '.join(missing)")
+    if not found.correct:
+        fix = "grade on another machine" if found.correct is None else "pip install what they import beside shadowprice"
+        raise InputError(f"tests cannot run here: {found.detail.removeprefix('AssertionError: ')}", fix=fix)
+
+
+def _imported(program: str) -> set[str]:
+    """The packages that a program imports at its top level."""
+    try:
+        statements = ast.parse(program).body
+    except SyntaxError:
+        return set()
+    names = [alias.name for s in statements if isinstance(s, ast.Import) for alias in s.names]
+    names += [s.module or "" for s in statements if isinstance(s, ast.ImportFrom)]
+    return {name.partition(".")[0] for name in names} - {""}
 
 
 class LargeCap:
@@ -137,7 +171,9 @@ def graded(
                 id=question.id,
                 prompt=question.problem,
                 tokens=record["shadowprice"]["tokens"],
-                correct=bool(grade(question.grader, text, question.gold, truncated=truncated).correct),
+                correct=bool(
+                    grade(question.grader, text, question.gold, truncated=truncated, **question.options).correct
+                ),
                 truncated=truncated,
                 dataset=question.dataset,
                 gold=question.gold,
@@ -146,4 +182,5 @@ def graded(
                 temperature=temperature,
                 max_tokens=max_tokens,
                 response=text,
+                extra={"flags": flags} if (flags := record["shadowprice"]["flags"]) else {},
             )

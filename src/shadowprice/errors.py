@@ -9,7 +9,8 @@
     │   └── Overdrawn     a reservation above what is available
     └── BackendError      a model did not answer
         ├── Unavailable   another try may help: connection, timeout, 5xx, rate limit
-        └── Refused       another try will not help: the request itself is at fault
+        ├── Refused       another try will not help: the request itself is at fault
+        └── Distrusted    its server was seen to ignore a limit, and is asked nothing more
 
 Every message is one line, so that the command can print it as it is.
 """
@@ -92,3 +93,10 @@ class Refused(BackendError):
     def __init__(self, message: str, *, tokens: int | None = 0, code: str = "request_refused") -> None:
         super().__init__(message, tokens=tokens)
         self.code = code
+
+
+class Distrusted(BackendError):
+    """The server ignored the limit of an earlier request: what it would generate cannot be bounded."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, tokens=0)

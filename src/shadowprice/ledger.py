@@ -10,6 +10,7 @@ The account is a journal: rows are added, never changed, and the balances are wh
     budget    -            the budget; the first row           -
     reserve   -            the grant, at least 1               -
     settle    its row      what was really generated           perhaps
+    pause     its row      what was really generated           a part of it: the answer goes on from there
     orphan    its row      the grant: a crash hid the truth    -
     void      its row      0: nothing was generated            -
     record    -            0                                   always
@@ -49,41 +50,39 @@ from shadowprice.errors import LedgerError, Overdrawn
 # since would be forgotten. So must a settlement above its grant. If a power cut loses any other
 # settlement, the account errs on the safe side; so those wait only if nothing has for so many seconds.
 _PATIENCE = 1.0
-
-_MOST = 2**63 - 1  # what SQLite can hold
-_MOST_BYTES = 2**29  # likewise, rounded down
+_MOST, _MOST_BYTES = 2**63 - 1, 2**29  # what SQLite can hold, the latter rounded down
 
 _TABLE = """CREATE TABLE journal (
     id INTEGER PRIMARY KEY,
-    kind TEXT NOT NULL CHECK (kind IN ('budget', 'reserve', 'settle', 'orphan', 'void', 'record')),
+    kind TEXT NOT NULL CHECK (kind IN ('budget', 'reserve', 'settle', 'pause', 'orphan', 'void', 'record')),
     query TEXT CHECK (typeof(query) IN ('text', 'null')),
     reservation INTEGER UNIQUE CHECK (typeof(reservation) IN ('integer', 'null')),
     tokens INTEGER NOT NULL CHECK (typeof(tokens) = 'integer' AND tokens >= 0),
     result BLOB CHECK (typeof(result) IN ('blob', 'null')),
     CHECK ((kind = 'budget') = (id = 1)),
     CHECK ((kind = 'budget') = (query IS NULL)),
-    CHECK ((kind IN ('settle', 'orphan', 'void')) = (reservation IS NOT NULL)),
+    CHECK ((kind IN ('settle', 'pause', 'orphan', 'void')) = (reservation IS NOT NULL)),
     CHECK (kind <> 'reserve' OR tokens > 0),
     CHECK (kind NOT IN ('void', 'record') OR tokens = 0),
-    CHECK (CASE kind WHEN 'record' THEN result IS NOT NULL WHEN 'settle' THEN 1 ELSE result IS NULL END)
+    CHECK (kind = 'settle' OR (kind IN ('pause', 'record')) = (result IS NOT NULL))
 )"""
 
 # INSERT OR REPLACE deletes what it conflicts with and fires no DELETE trigger; hence the third one.
 _SCHEMA = (
     _TABLE,
-    "CREATE UNIQUE INDEX one_result ON journal (query) WHERE result IS NOT NULL",
+    "CREATE UNIQUE INDEX one_result ON journal (query) WHERE result IS NOT NULL AND kind <> 'pause'",
     "CREATE TRIGGER no_update BEFORE UPDATE ON journal BEGIN SELECT RAISE(ABORT, 'the journal is append-only'); END",
     "CREATE TRIGGER no_delete BEFORE DELETE ON journal BEGIN SELECT RAISE(ABORT, 'the journal is append-only'); END",
     """CREATE TRIGGER no_replace BEFORE INSERT ON journal
     WHEN NEW.id IS NOT (SELECT coalesce(max(id), 0) + 1 FROM journal)
         OR EXISTS (SELECT 1 FROM journal WHERE reservation = NEW.reservation)
         OR NEW.result IS NOT NULL
-            AND EXISTS (SELECT 1 FROM journal WHERE query = NEW.query AND result IS NOT NULL)
+            AND EXISTS (SELECT 1 FROM journal WHERE query = NEW.query AND result IS NOT NULL AND kind <> 'pause')
     BEGIN SELECT RAISE(ABORT, 'the journal is append-only'); END""",
 )
 _INSERT = "INSERT INTO journal VALUES (?, ?, ?, ?, ?, ?)"
-
-_ENTRIES = "SELECT id, kind, query, reservation, tokens, result IS NOT NULL FROM journal ORDER BY id"
+_ANSWERED = "result IS NOT NULL AND kind <> 'pause'"
+_ENTRIES = f"SELECT id, kind, query, reservation, tokens, {_ANSWERED} FROM journal ORDER BY id"
 
 _Row: TypeAlias = tuple[str, str | None, int | None, int, bytes | None]  # all but the number
 _UNREADABLE = (sqlite3.Error, UnicodeDecodeError)  # the latter where a damaged file spoils SQLite's own message
@@ -204,16 +203,15 @@ class Ledger:
         Both are stored or neither is. More than the grant is charged too; see `overspent`. The rest
         of the grant is available again.
         """
-        query, grant = self._account.opened(reservation)
-        spent = _count(spent, "what was spent", least=0)
-        if result is not None:
-            self._check_result(query, result)
-        self._append([("settle", query, reservation, spent, result)], wait=spent > grant)
+        self._end("settle", reservation, spent, result)
+
+    def pause(self, reservation: int, spent: int, part: bytes) -> None:
+        """Ends an attempt that came so far; its query has no result yet, and can go on from this part."""
+        self._end("pause", reservation, spent, part)
 
     def void(self, reservation: int) -> None:
         """Ends an attempt that is known to have generated nothing."""
-        query, _ = self._account.opened(reservation)
-        self._append([("void", query, reservation, 0, None)], wait=False)
+        self._end("void", reservation, 0, None)
 
     def record(self, query: str, result: bytes) -> None:
         """A result that cost nothing: the query was abandoned or refused."""
@@ -225,12 +223,15 @@ class Ledger:
 
     def results(self) -> Iterator[tuple[str, bytes]]:
         """Query and result, each query once at most, in the order they came in."""
-        return self._select("SELECT query, result FROM journal WHERE result IS NOT NULL ORDER BY id")
+        return self._select(f"SELECT query, result FROM journal WHERE {_ANSWERED} ORDER BY id")
+
+    def parts(self) -> Iterator[tuple[str, bytes]]:
+        """Query and part, in the order they came in; those of queries with a result too."""
+        return self._select("SELECT query, result FROM journal WHERE kind = 'pause' ORDER BY id")
 
     def entries(self) -> Iterator[Entry]:
         """The journal, oldest first."""
-        for number, kind, query, reservation, tokens, answered in self._select(_ENTRIES):
-            yield Entry(number, kind, query, reservation, tokens, bool(answered))
+        return (Entry(*row) for row in self._select(_ENTRIES))
 
     def close(self) -> None:
         """Gives up the file. Open reservations stay open, and are charged in full on reopening."""
@@ -244,6 +245,13 @@ class Ledger:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _end(self, kind: str, reservation: int, spent: int, result: bytes | None) -> None:
+        query, grant = self._account.opened(reservation)
+        if result is not None:
+            self._check_result(query, result)
+        tokens = _count(spent, "what was spent", least=0)
+        self._append([(kind, query, reservation, tokens, result)], wait=tokens > grant)
 
     def _check_result(self, query: str, result: bytes) -> None:
         if not isinstance(result, bytes) or len(result) > _MOST_BYTES:
@@ -272,7 +280,8 @@ class Ledger:
                 db.executemany(_INSERT, ((number, *row) for number, row in zip(numbers, rows, strict=True)))
                 db.execute("COMMIT")
             for number, (kind, query, reservation, tokens, result) in zip(numbers, rows, strict=True):
-                self._account.add(Entry(number, kind, query, reservation, tokens, result is not None))
+                answered = result is not None and kind != "pause"
+                self._account.add(Entry(number, kind, query, reservation, tokens, answered))
         except BaseException as error:  # an interrupt too: balances and journal may differ by now
             self.close()
             if isinstance(error, sqlite3.Error):

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
+import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 from shadowprice import __version__
-from shadowprice.batchfile import replacing
 from shadowprice.errors import InputError
+from shadowprice.files import replacing
 from shadowprice.ledger import Ledger
 
 
@@ -28,12 +29,6 @@ class RunFolder:
     @classmethod
     def create(cls, path: str | os.PathLike[str], budget: int, asked: Mapping[str, Any]) -> RunFolder:
         folder = Path(path)
-        try:
-            folder.mkdir(parents=True)
-        except FileExistsError:
-            raise InputError(
-                "is there already", path=path, fix="--resume continues it; --run-folder names another"
-            ) from None
         manifest = {
             "shadowprice": __version__,
             "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -42,16 +37,27 @@ class RunFolder:
             "rounds": [],
             "done": False,
         }
-        run = cls(folder, manifest, Ledger.create(folder / "ledger.sqlite", budget))
-        run.save()
-        return run
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        new = folder.parent / f".shadowprice-{token_hex(8)}"
+        try:
+            new.mkdir()
+            _write(new, manifest)
+            new.rename(folder)  # it appears with its manifest: killed at any moment, what is there can be continued
+        except BaseException as error:
+            shutil.rmtree(new, ignore_errors=True)
+            if isinstance(error, OSError) and os.path.lexists(folder):
+                raise InputError(
+                    "is there already", path=path, fix="--resume continues it; --run-folder names another"
+                ) from None
+            raise
+        return cls(folder, manifest, Ledger.create(folder / "ledger.sqlite", budget))
 
     @classmethod
     def resume(cls, path: str | os.PathLike[str], budget: int, asked: Mapping[str, Any]) -> RunFolder:
         folder = Path(path)
         try:
             manifest = json.loads((folder / "manifest.json").read_text())
-            before = {"budget": manifest["budget"], **manifest["asked"]}
+            before, started = {"budget": manifest["budget"], **manifest["asked"]}, bool(manifest["rounds"])
         except FileNotFoundError:
             raise InputError("is no run to continue", path=path, fix="leave out --resume to start one") from None
         except (ValueError, KeyError, TypeError):
@@ -64,17 +70,16 @@ class RunFolder:
                     path=path,
                     fix="continue with the same, or start a new run",
                 )
-        return cls(folder, manifest, Ledger.reopen(folder / "ledger.sqlite"))
+        ledger = folder / "ledger.sqlite"
+        if not started and not ledger.exists():  # killed before anything was sent
+            return cls(folder, manifest, Ledger.create(ledger, budget))
+        return cls(folder, manifest, Ledger.reopen(ledger))
 
     def save(self, **changes: Any) -> None:
         self.manifest.update(changes)
-        with replacing([self.path / "manifest.json"]) as (file,):
-            file.write(json.dumps(self.manifest, indent=2).encode() + b"\n")
+        _write(self.path, self.manifest)
 
 
-def sha256_of(path: str | os.PathLike[str]) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
+def _write(folder: Path, manifest: dict[str, Any]) -> None:
+    with replacing([folder / "manifest.json"]) as (file,):
+        file.write(json.dumps(manifest, indent=2).encode() + b"\n")

@@ -8,6 +8,9 @@ A grant is reserved in the ledger before the first attempt is sent, and settled 
 attempt that is known to have generated nothing is tried again on the same reservation. One whose
 outcome nobody knows has spent its grant; its query competes for what is left in the next round.
 
+A server that ignores a limit breaks the promise of the budget. Answers under way are heard to their end
+and charged for what they took; nothing more is sent.
+
 With several samples a query's grant is shared by them, one after the other; one that passes the
 verifier stops the rest.
 """
@@ -17,17 +20,19 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 import orjson
+from numpy.typing import NDArray
 
 from shadowprice.backends import Backend
-from shadowprice.batchfile import Request, Target, abandoned_line, error_line, replacing
-from shadowprice.errors import BackendError, InputError, Overdrawn, Refused, Unavailable
-from shadowprice.forecast import Forecaster
+from shadowprice.batchfile import Request, abandoned_line, error_line
+from shadowprice.errors import BackendError, Distrusted, InputError, Overdrawn, Refused, Unavailable
+from shadowprice.files import Target, replacing
+from shadowprice.forecast import Predictor, predict_all
 from shadowprice.ledger import Ledger
 from shadowprice.market import allocate
 from shadowprice.types import Allocation, Completion, Forecast
@@ -46,6 +51,7 @@ class Settings:
     reclaim: bool = True  # clear again for what was not used
     patience: float = 30.0  # seconds to wait between two attempts, at most
     samples: int = 1  # answers a query may have from one grant
+    quantum: int = 64  # tokens of a stretch, at least; only where they are metered (`metered_runner`)
 
 
 @dataclass(frozen=True)
@@ -69,6 +75,7 @@ class Progress:
     answered: int = 0
     spent: int = 0
     rounds: list[Round] = field(default_factory=list)
+    stopped: str = ""  # why nothing more was sent, though something could have been
 
     @property
     def price(self) -> float | None:
@@ -86,15 +93,17 @@ class Summary:
     abandoned: int
     budget: int
     spent: int
+    overspent: int  # by how much the budget was exceeded: 0 if servers keep to their limits
     rounds: list[Round]
     flags: dict[str, int]  # what was wrong with the server, and how often
+    stopped: str  # why nothing more was sent, though something could have been
 
 
 async def run(
     requests: Sequence[Request],
     ledger: Ledger,
     backend: Backend,
-    forecaster: Forecaster,
+    forecaster: Predictor,
     settings: Settings,
     *,
     verify: Verifier | None = None,
@@ -105,9 +114,8 @@ async def run(
     A ledger that holds answers already is continued: nothing is paid for twice. `verify` tells
     whether an answer will do; it is called in a thread, and only where there may be several samples.
     """
-    if several := next((r for r in requests if r.query.answers > 1), None):
-        raise InputError("asks for several answers (n)", line=several.line, fix="ask for one; --samples makes more")
-    market = _Market(requests, forecaster.predict([r.query for r in requests]), settings)
+    refuse_several_answers(requests)
+    market = _Market(requests, predict_all(forecaster, [r.query for r in requests]), settings)
     progress = Progress(market.forecast, ledger.budget, spent=ledger.spent)
     progress.answered = sum(ledger.has_result(r.query.id) for r in requests)
     tries = dict.fromkeys((r.query.id for r in requests), 0)
@@ -127,9 +135,20 @@ async def run(
         await _run_round(
             granted, market, ledger, _Sampler(backend, settings.samples, verify), settings, tries, progress, tell
         )
-        if not settings.reclaim:
+        if progress.stopped or not settings.reclaim:
             break
     return progress
+
+
+def refuse_several_answers(requests: Sequence[Request]) -> None:
+    if several := next((r for r in requests if r.query.answers > 1), None):
+        raise InputError("asks for several answers (n)", line=several.line, fix="ask for one; --samples makes more")
+
+
+def caps(requests: Sequence[Request], settings: Settings) -> NDArray[np.float64]:
+    """What each query may generate at most: the caller's own limit, or that of the run."""
+    limit = np.inf if settings.max_tokens is None else settings.max_tokens
+    return np.array([min(limit, r.query.max_tokens or np.inf) for r in requests], dtype=np.float64)
 
 
 class _Market:
@@ -138,18 +157,11 @@ class _Market:
     def __init__(self, requests: Sequence[Request], forecast: Forecast, settings: Settings) -> None:
         self.requests, self.settings = requests, settings
         self.bodies = [orjson.loads(r.raw)["body"] for r in requests]
-        n = len(requests)
-        tail = None if forecast.tail is None else np.broadcast_to(forecast.tail, n)
-        self.forecast = Forecast(
-            forecast.tokens, np.broadcast_to(forecast.spread, n), np.broadcast_to(forecast.solve, n), tail
-        )
-        limit = np.inf if settings.max_tokens is None else settings.max_tokens
-        self.cap = np.array([min(limit, r.query.max_tokens or np.inf) for r in requests])
+        self.forecast = forecast
+        self.cap = caps(requests, settings)
 
     def clear(self, who: list[int], budget: int) -> Allocation:
-        forecast = self.forecast
-        tail = None if forecast.tail is None else forecast.tail[who]
-        some = Forecast(forecast.tokens[who], forecast.spread[who], forecast.solve[who], tail)
+        some = self.forecast.take(who)
         return allocate(some, budget, self.settings.policy, max_tokens=self.cap[who], **self.settings.options)
 
 
@@ -167,6 +179,8 @@ async def _run_round(
 
     def next_job() -> tuple[int, int, int] | None:
         """Query, grant and reservation; reserved a few at a time, since each wait for the disk is dear."""
+        if progress.stopped:
+            return None
         if not reserved and waiting:
             some = [waiting.popleft() for _ in range(min(settings.concurrency, len(waiting)))]
             try:
@@ -181,7 +195,11 @@ async def _run_round(
         while job := next_job():
             i, grant, reservation = job
             name = market.requests[i].query.id
-            await _answer(name, market.bodies[i], grant, reservation, ledger, sampler, settings, tries)
+            try:
+                await _answer(name, market.bodies[i], grant, reservation, ledger, sampler, settings, tries)
+            except Distrusted as error:
+                ledger.void(reservation)
+                progress.stopped = str(error)
             progress.answered += ledger.has_result(name)
             progress.spent = ledger.spent
             tell(progress)
@@ -191,7 +209,7 @@ async def _run_round(
             for _ in range(min(settings.concurrency, len(granted))):
                 group.create_task(work())
     finally:
-        for _, _, reservation in reserved:  # interrupted: these were never sent
+        for _, _, reservation in reserved:  # interrupted or stopped: these were never sent
             ledger.void(reservation)
 
 
@@ -205,22 +223,38 @@ async def _answer(
     settings: Settings,
     tries: dict[str, int],
 ) -> None:
+    got = await attempted(name, lambda: sampler.complete(name, body, grant), grant, settings, tries)
+    if isinstance(got, Failure):
+        ledger.settle(reservation, got.spent, got.line)
+    else:
+        ledger.settle(reservation, got.tokens, output_line(name, got))
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Attempts that came to nothing: what they cost, and the line of the error file if there shall be no more."""
+
+    spent: int
+    line: bytes | None
+
+
+async def attempted(
+    name: str, ask: Callable[[], Awaitable[Completion]], grant: int, settings: Settings, tries: dict[str, int]
+) -> Completion | Failure:
     """Attempts at one query until it is answered, refused, or its grant is spent."""
     while True:
         tries[name] += 1
         try:
-            completion = await sampler.complete(name, body, grant)
+            return await ask()
+        except Distrusted:
+            raise
         except BackendError as error:
             spent = grant if error.tokens is None else error.tokens
             last = isinstance(error, Refused) or tries[name] >= settings.attempts
-            if not last and spent == 0:
-                await asyncio.sleep(_pause(error, tries[name], settings.patience))
-                continue
-            code = error.code if isinstance(error, Refused) else "backend_unavailable"
-            ledger.settle(reservation, spent, error_line(name, code, str(error), tokens=spent) if last else None)
-        else:
-            ledger.settle(reservation, completion.tokens, _output_line(name, completion))
-        return
+            if last or spent:
+                code = error.code if isinstance(error, Refused) else "backend_unavailable"
+                return Failure(spent, error_line(name, code, str(error), tokens=spent) if last else None)
+            await asyncio.sleep(_pause(error, tries[name], settings.patience))
 
 
 @dataclass(frozen=True)
@@ -235,7 +269,7 @@ class _Sampler:
         """The first answer that passes, else the first that came to its end, else the last; charged for all."""
         if self.samples == 1:
             return await self.backend.complete(body, grant)
-        spent, best = 0, None
+        spent, best, flags = 0, None, dict[str, None]()
         for sample in range(self.samples):
             try:
                 found = await self.backend.complete({**body, "seed": sample}, grant - spent)
@@ -245,13 +279,14 @@ class _Sampler:
                 spent += grant - spent if error.tokens is None else error.tokens
                 break
             spent += found.tokens
+            flags |= dict.fromkeys(found.flags)
             passed = self.verify is not None and await asyncio.to_thread(self.verify, name, found)
             if best is None or passed or (best.finish == "length" and found.finish == "stop"):
                 best = found
             if passed or spent >= grant:
                 break
         assert best is not None
-        return replace(best, tokens=spent)
+        return replace(best, tokens=spent, flags=tuple(flags))
 
 
 def _pause(error: BackendError, tried: int, patience: float) -> float:
@@ -260,7 +295,7 @@ def _pause(error: BackendError, tried: int, patience: float) -> float:
     return min(patience, named if named is not None else 2.0 ** (tried - 1) * random.uniform(0.5, 1.0))
 
 
-def _output_line(name: str, completion: Completion) -> bytes:
+def output_line(name: str, completion: Completion) -> bytes:
     return orjson.dumps(
         {
             "id": f"shadowprice-{name}",
@@ -289,7 +324,7 @@ def write_results(
             line = lines.get(request.query.id)
             if line is None:
                 counts["abandoned"] += 1
-                error_file.write(abandoned_line(request.query.id, progress.forecast, i, progress.price) + b"\n")
+                error_file.write(_unanswered(request.query.id, progress, i) + b"\n")
                 continue
             record = orjson.loads(line)
             if record["error"]:
@@ -301,5 +336,25 @@ def write_results(
                     flags[flag] = flags.get(flag, 0) + 1
                 out_file.write(line + b"\n")
     return Summary(
-        queries=len(requests), **counts, budget=ledger.budget, spent=ledger.spent, rounds=progress.rounds, flags=flags
+        queries=len(requests),
+        **counts,
+        budget=ledger.budget,
+        spent=ledger.spent,
+        overspent=ledger.overspent,
+        rounds=progress.rounds,
+        flags=flags,
+        stopped=progress.stopped,
     )
+
+
+def beyond_grants(ledger: Ledger) -> int:
+    """Tokens generated above the grants of their queries, whether the budget covers them or not."""
+    grants = {entry.id: entry.tokens for entry in ledger.entries() if entry.kind == "reserve"}
+    settled = ((entry.tokens, entry.reservation) for entry in ledger.entries() if entry.kind in ("settle", "pause"))
+    return sum(max(0, tokens - grants[reservation]) for tokens, reservation in settled if reservation is not None)
+
+
+def _unanswered(name: str, progress: Progress, query: int) -> bytes:
+    if progress.stopped:
+        return error_line(name, "not_sent", f"not sent: {progress.stopped}")
+    return abandoned_line(name, progress.forecast, query, progress.price)

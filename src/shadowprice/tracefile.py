@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import gzip
 import os
-from collections.abc import Iterable, Iterator
+import zlib
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
 from typing import Any
 
 import orjson
 
-from shadowprice.batchfile import replacing
 from shadowprice.errors import InputError
+from shadowprice.files import replacing
 from shadowprice.types import Trace
 
 _KNOWN = {field.name for field in fields(Trace)} - {"extra"}
@@ -22,18 +23,42 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
 }  # fmt: skip
 
 
-def read_traces(path: str | os.PathLike[str]) -> Iterator[Trace]:
-    """The traces of a file, in order. A line that is none is an error that names it."""
+def read_traces(path: str | os.PathLike[str], *, skip: Callable[[InputError], None] | None = None) -> Iterator[Trace]:
+    """The traces of a file, in order. A line that is none is an error that names it.
+
+    With `skip`, such lines are left out, and each error is told to it instead.
+    """
+    return (trace for _, trace in numbered_traces(path, skip=skip))
+
+
+def numbered_traces(
+    path: str | os.PathLike[str], *, skip: Callable[[InputError], None] | None = None
+) -> Iterator[tuple[int, Trace]]:
+    """The same, each with the number of its line."""
     with gzip.open(path, "rb") if os.fspath(path).endswith(".gz") else open(path, "rb") as lines:
-        for number, line in enumerate(lines, start=1):
+        for number, line in _lines(lines, path):
             if not line.strip():
                 continue
             try:
-                yield _trace(orjson.loads(line))
-            except orjson.JSONDecodeError as error:
-                raise InputError(f"not JSON: {error.msg}", path=path, line=number, fix="mend the line") from None
-            except (TypeError, ValueError) as error:
-                raise InputError(str(error), path=path, line=number, fix="mend the line") from None
+                trace = _trace(orjson.loads(line))
+            except (TypeError, ValueError) as error:  # JSONDecodeError is a ValueError
+                said = f"not JSON: {error.msg}" if isinstance(error, orjson.JSONDecodeError) else str(error)
+                problem = InputError(said, path=path, line=number, fix="mend the line")
+                if skip is None:
+                    raise problem from None
+                skip(problem)
+                continue
+            yield number, trace
+
+
+def _lines(file: Iterable[bytes], path: str | os.PathLike[str]) -> Iterator[tuple[int, bytes]]:
+    number = 0
+    try:
+        for number, line in enumerate(file, start=1):
+            yield number, line
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        fix = "fetch or write the file again"
+        raise InputError(f"damaged: {error}", path=path, line=number + 1, fix=fix) from None
 
 
 def write_traces(path: str | os.PathLike[str], traces: Iterable[Trace]) -> int:
@@ -54,10 +79,12 @@ def write_traces(path: str | os.PathLike[str], traces: Iterable[Trace]) -> int:
 def _trace(record: Any) -> Trace:
     if not isinstance(record, dict):
         raise TypeError("not a JSON object")
-    for name in ("id", "prompt", "tokens"):
+    needed = ("id", "prompt", "tokens")
+    for name in needed:
         if name not in record:
             raise ValueError(f"no {name}")
-    known = {name: value for name, value in record.items() if name in _KNOWN}
+    # An optional field that is null is one that is missing.
+    known = {name: v for name, v in record.items() if name in _KNOWN and (v is not None or name in needed)}
     for name, value in known.items():
         if not isinstance(value, _TYPES[name]) or (
             isinstance(value, bool) and name in ("tokens", "sample", "max_tokens")

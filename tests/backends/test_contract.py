@@ -1,14 +1,15 @@
 """What every backend keeps to.
 
-To add one, write a context manager that yields a ready backend and a prompt it answers, in more than 8
-tokens but less than 400 and the same each time, and add it to BACKENDS.
+To add one, write a fixture that gives a ready backend, a user's message and a plain prompt, both of which
+it answers in more than 8 tokens but less than 400 and the same each time, and add its name to BACKENDS.
 """
 
 import asyncio
-from contextlib import contextmanager
 
 import pytest
 
+from shadowprice.backends import local as local_module
+from shadowprice.backends.local import LocalBackend, LocalServer
 from shadowprice.backends.openai import OpenAIBackend
 from shadowprice.backends.replay import ReplayBackend
 from shadowprice.errors import Refused
@@ -17,33 +18,47 @@ from shadowprice.types import Trace
 from .hostile import WORDS, Server, well_behaved
 
 
-@contextmanager
+@pytest.fixture
 def openai():
     with Server(well_behaved) as server:
-        yield OpenAIBackend(server.url, "m", timeout=10), "hello"
+        yield OpenAIBackend(server.url, "m", timeout=10), "hello", "hello"
 
 
-@contextmanager
+@pytest.fixture
 def replay():
     extra = {"token_chars": [len(word) for word in WORDS]}
-    yield ReplayBackend([Trace("t", "hello", len(WORDS), response="".join(WORDS), extra=extra)]), "hello"
+    return ReplayBackend([Trace("t", "hello", len(WORDS), response="".join(WORDS), extra=extra)]), "hello", "hello"
 
 
-BACKENDS = [openai, replay]
+@pytest.fixture(scope="module")
+def running(gguf):
+    with LocalServer(gguf, slots=1) as server:
+        yield server
 
 
-@pytest.fixture(params=BACKENDS, ids=lambda backend: backend.__name__)
-def served(request, monkeypatch):
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    with request.param() as (backend, prompt):
-        yield backend, prompt
+@pytest.fixture
+def local(running, monkeypatch):
+    """On a server that outlives it. A plain prompt must be in the model's own form: others it continues forever."""
+    monkeypatch.setattr(local_module, "LocalServer", lambda path, **options: running)
+    monkeypatch.setattr(running, "close", lambda: None)
+    question = "What is the capital of the United Kingdom?"
+    plain = f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
+    return LocalBackend(running.path), question, plain
+
+
+BACKENDS = ["openai", "replay", "local"]
+
+
+@pytest.fixture(params=BACKENDS)
+def served(request):
+    return request.getfixturevalue(request.param)
 
 
 @pytest.fixture(params=["chat", "text"])
 def ask(request, served):
     """Asks in one of the two forms, several limits after one another."""
-    backend, prompt = served
-    question = {"messages": [{"role": "user", "content": prompt}]} if request.param == "chat" else {"prompt": prompt}
+    backend, message, prompt = served
+    question = {"messages": [{"role": "user", "content": message}]} if request.param == "chat" else {"prompt": prompt}
 
     def complete(*limits, **fields):
         async def all_of_them():

@@ -16,17 +16,8 @@ import pytest
 from shadowprice.backends import local
 from shadowprice.backends.local import LocalBackend, LocalServer, fetch_model
 from shadowprice.errors import InputError, MissingExtra, Refused, Unavailable
+from shadowprice.files import sha256_of
 from shadowprice.tasks import tasks
-
-
-@pytest.fixture(scope="module")
-def gguf():
-    if importlib.util.find_spec("xllamacpp") is None:
-        pytest.skip("xllamacpp is not installed (pip install 'shadowprice[local]')")
-    try:
-        return fetch_model()
-    except InputError as error:
-        pytest.skip(f"the model cannot be had here: {error}")
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +84,15 @@ class TestAnswers:
             assert one.text.startswith(part.text)
             assert part.tokens == min(limit, one.tokens)
         assert [answer.text for answer in again[10:]] == [answer.text for answer in reversed(whole)]
+
+    @pytest.mark.parametrize("name", ["HTTP_PROXY", "ALL_PROXY"])
+    def test_no_proxy_comes_between(self, server, client, monkeypatch, name):
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        monkeypatch.delenv("no_proxy", raising=False)
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+        (answer,) = answers(LocalBackend(server.path), [("Hello", 2)])
+        assert answer.tokens == 2
+        assert server.tokens_predicted() > 0
 
     def test_a_prompt_too_long_for_the_context_is_refused(self, client):
         with pytest.raises(Refused, match="context"):
@@ -178,7 +178,7 @@ class TestTheCache:
             return folder / "x.whl"
 
         (tmp_path / "good").write_bytes(self.CONTENT)
-        monkeypatch.setattr(local, "_SHA256", local._sha256(tmp_path / "good"))
+        monkeypatch.setattr(local, "_SHA256", sha256_of(tmp_path / "good"))
         monkeypatch.setattr(local, "_download", download)
 
     def test_fetched_once(self):

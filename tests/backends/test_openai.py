@@ -11,7 +11,7 @@ import time
 import pytest
 
 from shadowprice.backends.openai import OpenAIBackend
-from shadowprice.errors import BackendError, InputError, MissingExtra, Refused, Unavailable
+from shadowprice.errors import BackendError, Distrusted, InputError, MissingExtra, Refused, Unavailable
 
 from . import hostile
 from .hostile import WORDS, Server, deltas, fails, in_seconds, says, streams
@@ -239,6 +239,30 @@ class TestTheRequest:
         assert isinstance(ask("http://127.0.0.1:1", {"input": "a response's"}), Refused)
 
 
+class TestAProxy:
+    """Of the environment, as curl and others take it."""
+
+    @pytest.fixture(params=["HTTP_PROXY", "http_proxy", "ALL_PROXY"])
+    def proxy(self, request, monkeypatch):
+        for name in ("NO_PROXY", "no_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+            monkeypatch.delenv(name, raising=False)
+        with Server(hostile.well_behaved) as server:
+            monkeypatch.setenv(request.param, server.url.removesuffix("/v1"))
+            yield server
+
+    def test_is_not_asked_for_this_machine(self, proxy):
+        with Server(hostile.well_behaved) as server:
+            for host in ("127.0.0.1", "localhost", "0.0.0.0"):
+                assert ask(server.url.replace("127.0.0.1", host)).tokens == 10
+            assert len(server.requests) == 3
+            assert ask(server.url.replace("127.0.0.1", "[::1]")).tokens == 0  # where nobody listens
+        assert proxy.requests == []
+
+    def test_is_asked_for_others(self, proxy):
+        assert ask("http://model.invalid/v1").tokens == 10
+        assert [request.path for request in proxy.requests] == ["http://model.invalid/v1/chat/completions"]
+
+
 class TestUsage:
     @pytest.mark.parametrize("usage", [(), ({"prompt_tokens": 5},), ({},)], ids=str)
     @pytest.mark.parametrize("finish", ["stop", "length"])
@@ -292,6 +316,20 @@ class TestALimitThatIsIgnored:
         assert (done.usage_source, done.flags) == ("counted", ("limit_ignored",))
         assert done.body["choices"][0]["finish_reason"] == "length"
         assert done.body["usage"]["completion_tokens"] == done.tokens
+
+    def test_is_the_last_thing_the_server_is_asked(self):
+        async def thrice(url):
+            backend = OpenAIBackend(url, "m", **SHORT)
+            done = await asyncio.gather(*(backend.complete(CHAT, 10) for _ in range(2)))  # both under way by then
+            with pytest.raises(Distrusted, match=rf"{url}/? ignored a limit of 10 tokens: 11") as caught:
+                await backend.complete(CHAT, 10)
+            await backend.close()
+            return done, caught.value
+
+        with Server(says(3, {"completion_tokens": 11})) as server:
+            done, caught = asyncio.run(thrice(server.url))
+        assert [each.flags for each in done] == [("limit_ignored",)] * 2
+        assert (len(server.requests), caught.tokens) == (2, 0)
 
     def test_is_charged_for_all_that_arrived_by_then(self):
         async def behave(request, reply):

@@ -4,7 +4,6 @@ import asyncio
 import gzip
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -47,6 +46,14 @@ ANSWERS = [
     (r"\boxed{12 \text{ cm}}", "12", RIGHT),
     (r"\boxed{12\,\mathrm{m/s}}", "12", RIGHT),
     (r"\boxed{\$1,234}", "1234", RIGHT),
+    (r"\boxed{15,000 \, \text{kcal m}^{-2} \text{ yr}^{-1}}", "15000", RIGHT),
+    (r"\boxed{1\,234\,567}", r"1,\!234,\!567", RIGHT),
+    (r"\boxed{1\,234}", r"1234567", WRONG),
+    (r"\boxed{12^{\mathrm{th}} \text{ grade}}", "12", RIGHT),
+    (r"\boxed{v_{\text{max}}}", r"v_{max}", RIGHT),
+    (r"\boxed{\lambda_{\text{red}} \sqrt{3}}", r"\lambda_{\text{red}}/\sqrt{2}", WRONG),
+    (r"\boxed{\frac{1}{2} m v_{\text{f}}^2}", r"\frac{1}{2} m v_{\text{i}}^2", WRONG),
+    (r"\boxed{\begin{pmatrix} 1\\ 200 \end{pmatrix}}", r"\begin{pmatrix}1\\200\end{pmatrix}", RIGHT),
     (r"\boxed{−5}", "-5", RIGHT),
     (r"\boxed{４２}", "42", RIGHT),
     (r"\boxed{x² + 1}", "x^2+1", RIGHT),
@@ -103,12 +110,11 @@ def test_a_cut_is_reported(pool):
 
 
 def test_agreement_with_recorded_labels(pool):
-    """The labels are another grader's, who read 5.3e-9 as a product with Euler's number: those are left out."""
+    """On the whole file. The labels are another grader's, who took 5.3e-9 for a product with Euler's number."""
     if not TRACES.exists():
         pytest.skip(f"no recorded traces at {TRACES}")
     with gzip.open(TRACES) as lines:
-        traces = [json.loads(line) for line in lines][::5]
-    traces = [trace for trace in traces if not re.fullmatch(r"[\d.]+e-?\d+", trace["gold"])]
+        traces = [json.loads(line) for line in lines]
     with ThreadPoolExecutor(2) as threads:
         grades = threads.map(
             lambda t: grade("math", t["response"], t["gold"], truncated=t["truncated"], pool=pool), traces

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from shadowprice.grading import Limits, grade, sandbox
+from shadowprice.grading import Limits, grade, programs, sandbox
 from shadowprice.grading.programs import _open_to_all, readings
 
 QUESTIONS = Path(__file__).parents[3] / "shared" / "questions"
@@ -306,6 +306,27 @@ def test_reading_a_megabyte_of_fences_takes_no_time():
 def test_tests_that_would_pass_on_anything_grade_nothing(tests, entry_point):
     found = grade("code", GOOD, tests, entry_point=entry_point)
     assert (found.correct, found.reason) == (None, "error")
+
+
+def test_tests_may_import_what_programs_may_not(box):
+    """NumPy loads C code; at the weaker level programs may not."""
+    tests = "import ctypes\nassert f(1) == 2"
+    assert box(GOOD, tests).correct
+    found = box("import ctypes\n\ndef f(x):\n    return ctypes.CDLL(None) and x\n", tests)
+    assert (found.correct, found.reason) == (False, "wrong")
+
+
+@pytest.mark.skipif(sandbox() != "namespaces" and os.geteuid() == 0, reason="root's folders are closed to the program")
+def test_packages_beside_shadowprice_can_be_imported(tmp_path, monkeypatch):
+    tests = "import numpy, only_here\nassert numpy.array(f(1)) == 2"
+    assert grade("code", GOOD, tests).detail == "ModuleNotFoundError: No module named 'only_here'"
+    packages = tmp_path / "site-packages"
+    packages.mkdir()
+    (packages / "only_here.py").write_text("")
+    (packages / "numpy.py").write_text("array = int")  # where there are packages, the interpreter's own are not seen
+    monkeypatch.setattr(programs, "_packages", lambda: str(packages))
+    found = grade("code", "import only_here\n" + GOOD, tests)
+    assert found.correct, found
 
 
 def test_no_answer():

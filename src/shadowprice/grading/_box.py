@@ -127,6 +127,8 @@ def _furnish(job: dict[str, Any], uid: int, gid: int) -> None:
     _mount("none", "/", None, _REC | _PRIVATE)
     if job["library"]:  # the interpreter lives where only root may look
         _mount(job["library"], job["python_folder"], None, _BIND | _REC)
+    if job["packages"] and os.geteuid() == 0:  # so may they
+        _mount(job["packages"], job["packages_folder"], None, _BIND | _REC)
     size = f"size={job['disk']},nr_inodes=10000"
     _mount("tmpfs", work, "tmpfs", _NOSUID | _NODEV, f"{size},mode=700,uid={uid},gid={gid}")
     writable = [work]
@@ -196,6 +198,7 @@ def _environment(job: dict[str, Any]) -> dict[str, str]:
         "LANG": "C.UTF-8",
         "LD_LIBRARY_PATH": f"{job['python_folder']}/lib" if job["library"] else "",
         "MALLOC_ARENA_MAX": "1",  # one thread more is not 64 MB of address space more
+        "OMP_NUM_THREADS": "1",  # NumPy would start one for every core, and pass the limits where there are many
         "PYTHONDONTWRITEBYTECODE": "1",
     }
 

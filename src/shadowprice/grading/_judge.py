@@ -7,11 +7,13 @@ token among its frames can find it; against that stands nothing but the reader o
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import sys
 import types
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 
@@ -49,6 +51,21 @@ def _forbid(work: str) -> None:
     sys.addaudithook(hook)
 
 
+def _use(*folders: str) -> None:
+    """Packages of an environment take the place of the interpreter's own, which may be of other versions."""
+    readable = [folder for folder in folders if os.access(folder, os.R_OK | os.X_OK)]
+    if readable:
+        sys.path[:] = [p for p in sys.path if os.path.basename(p) not in ("site-packages", "dist-packages")] + readable
+
+
+def _import_ahead(tests: str) -> None:
+    """What tests import at their top level. NumPy wants ctypes, which will be refused."""
+    for statement in ast.parse(tests).body:
+        if isinstance(statement, ast.Import | ast.ImportFrom):
+            with suppress(Exception):  # they will see for themselves
+                exec(compile(ast.Module([statement], []), "<tests>", "exec", dont_inherit=True), {})
+
+
 def _compiled(programs: list[str]) -> types.CodeType:
     """The first reading of the answer that is Python."""
     problem: Exception = SyntaxError("no program")
@@ -79,7 +96,10 @@ def main() -> None:
     tests = compile(job["tests"], "<tests>", "exec", dont_inherit=True)
     module = types.ModuleType("candidate")  # not __main__: demonstrations at the end of an answer do not run
     sys.modules["candidate"] = module
+    if job["packages"]:
+        _use(job["packages_folder"], job["packages"])
     if job["level"] != "namespaces":
+        _import_ahead(job["tests"])
         _forbid(os.path.realpath(job["work"]))
     programs = job.pop("programs")
     job.clear()

@@ -29,6 +29,7 @@ import secrets
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import textwrap
 from collections.abc import Iterator
@@ -75,8 +76,8 @@ def grade_code(
 
     HumanEval style: `tests` define `check(candidate)`, which is called with `entry_point`; `prompt` is
     what the answer may be a continuation of. MBPP style: `tests` are assert lines, without an entry
-    point. `python` is another interpreter than ours, readable by every user. `level` asks for a
-    sandbox other than `sandbox()` would choose.
+    point. Both may import what is installed beside shadowprice. `python` is another interpreter than
+    ours, readable by every user. `level` asks for a sandbox other than `sandbox()` would choose.
     """
     problem = _test_problem(tests, entry_point)
     if problem:
@@ -189,6 +190,7 @@ def _run(job: dict[str, Any], python: str, level: str) -> dict[str, str]:
     with _folder() as folder, tempfile.TemporaryFile() as file:
         job |= {"level": level, "work": f"{folder}/work", "judge": _JUDGE.read_text()}
         job |= _interpreter(python, level, f"{folder}/python")
+        job |= {"packages": "" if python else _packages(), "packages_folder": f"{folder}/packages"}
         file.write(json.dumps(job).encode(errors="surrogatepass"))
         file.seek(0)
         with subprocess.Popen(
@@ -214,11 +216,11 @@ def _run(job: dict[str, Any], python: str, level: str) -> dict[str, str]:
 
 @contextmanager
 def _folder() -> Iterator[str]:
-    """A folder of folders: `work` for the program, `python` to show the interpreter in."""
+    """A folder of folders: `work` for the program, the others to show the interpreter and its packages in."""
     folder = os.path.realpath(tempfile.mkdtemp(prefix="shadowprice-box-"))
     try:
         os.chmod(folder, 0o711)
-        for name in ("work", "python"):
+        for name in ("work", "python", "packages"):
             os.mkdir(f"{folder}/{name}", 0o700)
         yield folder
     finally:
@@ -239,6 +241,11 @@ def _interpreter(python: str, level: str, place: str) -> dict[str, str]:
     if level != "namespaces" or python != ours or not ours.startswith(sys.base_prefix + os.sep):
         raise _NoBox(f"no sandbox: only root may read {python}, and programs do not run as root")
     return {**found, "library": sys.base_prefix, "python": place + ours.removeprefix(sys.base_prefix)}
+
+
+def _packages() -> str:
+    """Where our own environment has its packages: tests want some (NumPy), and its bare interpreter has none."""
+    return "" if sys.prefix == sys.base_prefix else sysconfig.get_path("platlib")
 
 
 def _open_to_all(path: str) -> bool:

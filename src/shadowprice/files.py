@@ -1,0 +1,90 @@
+"""Files: written whole or not at all, and known by their hash."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from secrets import token_hex
+from tempfile import TemporaryFile
+from typing import IO, TypeAlias
+
+from shadowprice.errors import InputError
+
+Target: TypeAlias = "str | os.PathLike[str] | IO[bytes]"
+
+
+def sha256_of(path: str | os.PathLike[str]) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def replacing(targets: Sequence[Target]) -> Iterator[list[IO[bytes]]]:
+    """Files to write to that take the place of `targets` only if everything went well.
+
+    What cannot be replaced (an open stream, a pipe, a device) is written to at the end, before the
+    first file is replaced. Links are followed, and the mode of a file that was there is kept.
+    """
+    with ExitStack() as stack:
+        files: list[IO[bytes]] = []
+        streams: list[tuple[IO[bytes], Target]] = []
+        replacements: list[tuple[str, str, int]] = []
+        for target in targets:
+            path = os.fspath(target) if isinstance(target, str | os.PathLike) else None
+            mode = None if path is None else _mode(path)
+            if path is None or mode is None:
+                files.append(stack.enter_context(TemporaryFile()))
+                streams.append((files[-1], target))
+                continue
+            place = os.path.realpath(path)
+            name = os.path.join(os.path.dirname(place), f".shadowprice-{token_hex(8)}")
+            stack.callback(_remove, name)  # before it exists: a signal may come at any moment
+            try:
+                files.append(stack.enter_context(open(name, "xb")))
+            except OSError as error:
+                raise _unwritable(path, error) from None
+            replacements.append((name, place, mode))
+        yield files
+        for file, target in streams:
+            file.seek(0)
+            with ExitStack() as opened:
+                if isinstance(target, str | os.PathLike):
+                    stream: IO[bytes] = opened.enter_context(open(target, "wb"))
+                else:
+                    stream = target
+                shutil.copyfileobj(file, stream)
+                stream.flush()
+        for file in files:
+            file.flush()
+            os.fsync(file.fileno())
+        for name, place, mode in replacements:
+            os.chmod(name, mode)
+            os.replace(name, place)
+
+
+def _mode(target: str) -> int | None:
+    """The mode a file at `target` is to have; None if there is something that is not a file."""
+    if os.path.isdir(target) or target.endswith(os.sep) or not target:
+        raise InputError("is a folder", path=target, fix="name a file to write")
+    try:
+        found = os.stat(target).st_mode
+    except FileNotFoundError:
+        mask = os.umask(0)
+        os.umask(mask)
+        return 0o666 & ~mask
+    except OSError as error:
+        raise _unwritable(target, error) from None
+    return stat.S_IMODE(found) if stat.S_ISREG(found) else None
+
+
+def _unwritable(target: str, error: OSError) -> InputError:
+    return InputError(f"cannot be written: {error.strerror}", path=target, fix="choose another place")
+
+
+def _remove(path: str) -> None:
+    with suppress(OSError):  # never created, or already in its place
+        os.unlink(path)
