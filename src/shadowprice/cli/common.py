@@ -7,11 +7,15 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from shadowprice.errors import InputError
+
+if TYPE_CHECKING:
+    from shadowprice.batchfile import Request
+    from shadowprice.forecast import Predictor
 
 DONE, BAD_INPUT, EXHAUSTED, INTERRUPTED = 0, 2, 3, 130
 
@@ -32,6 +36,27 @@ def outputs(options: argparse.Namespace, kind: str) -> tuple[str, str]:
     out, errors = options.out or f"{name}.{kind}.jsonl", options.errors or f"{name}.abandoned.jsonl"
     refuse_same_file(input=options.file, out=out, errors=errors, forecast=options.forecast)
     return out, errors
+
+
+def forecaster(options: argparse.Namespace) -> tuple[Predictor, str]:
+    """What forecasts, by --forecast or --forecaster, and what a run remembers it by."""
+    from shadowprice.files import sha256_of
+    from shadowprice.forecast import DEFAULT, ForecastTable, load
+    from shadowprice.forecast.folder import fingerprint
+
+    if options.forecast:
+        return ForecastTable(options.forecast), f"file {sha256_of(options.forecast)}"
+    folder = options.forecaster or DEFAULT
+    return load(folder), f"forecaster {fingerprint(folder)}"
+
+
+def bar(options: argparse.Namespace) -> Callable[[Iterator[Request], str], Iterator[Request]]:
+    """Shows how many requests have passed, on a terminal."""
+    if options.quiet or sys.stderr is None or not sys.stderr.isatty():
+        return lambda requests, label: requests
+    from tqdm import tqdm
+
+    return lambda requests, label: iter(tqdm(requests, desc=label, unit=" requests", unit_scale=True, leave=False))
 
 
 @contextmanager

@@ -6,13 +6,10 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict
 
-from shadowprice.batchfile import Request
-from shadowprice.cli.common import DONE, EXHAUSTED, kept, option, outputs, some, standard_output
-from shadowprice.forecast import ForecastTable, PromptLength
+from shadowprice.cli.common import DONE, EXHAUSTED, bar, forecaster, kept, option, outputs, some, standard_output
 from shadowprice.planner import Plan, plan
 
 
@@ -26,7 +23,7 @@ def command(options: argparse.Namespace) -> int:
         result = plan(
             source,
             options.budget,
-            ForecastTable(options.forecast) if options.forecast else PromptLength(),
+            forecaster(options)[0],
             out=standard_output() if out == "-" else out,
             errors=standard_output() if errors == "-" else errors,
             policy=options.policy,
@@ -34,7 +31,7 @@ def command(options: argparse.Namespace) -> int:
             options=dict(map(option, options.option)),
             limit_field=options.limit_field,
             label="standard input" if options.file == "-" else options.file,
-            progress=_silent if options.quiet or not sys.stderr or not sys.stderr.isatty() else _bar,
+            progress=bar(options),
         )
     print(json.dumps(asdict(result), indent=2) if options.json else _verdict(result, out, errors), file=talk)
     if result.older_limits and not options.json:
@@ -60,14 +57,3 @@ def _verdict(result: Plan, out: str, errors: str) -> str:
     worth = f", worth {result.more_utility:.4g} at this price" if result.more_utility is not None else ""
     rows.append(f"  10% more   {result.more_budget:,} tokens{worth}: {result.more_admitted:+,} admitted")
     return "\n".join(rows)
-
-
-def _silent(requests: Iterator[Request], label: str) -> Iterator[Request]:
-    return requests
-
-
-def _bar(requests: Iterator[Request], label: str) -> Iterator[Request]:
-    from tqdm import tqdm
-
-    bar: Iterator[Request] = iter(tqdm(requests, desc=label, unit=" requests", unit_scale=True, leave=False))
-    return bar

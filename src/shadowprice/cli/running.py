@@ -8,18 +8,20 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from typing import Any
 
-from shadowprice.backends import Backend
+from shadowprice.backends import Backend, PausingBackend
 from shadowprice.batchfile import Request, read_requests
 from shadowprice.budget import parse_budget
 from shadowprice.cli.common import (
     DONE,
     EXHAUSTED,
     Interrupted,
+    forecaster,
     kept,
     option,
     outputs,
@@ -27,21 +29,29 @@ from shadowprice.cli.common import (
     some,
     standard_output,
 )
+from shadowprice.cli.teaching import in_words, taught, teacher_of
 from shadowprice.collect import (
     Gold,
     LargeCap,
+    Question,
+    check_programs,
     count_solved,
     graded,
     is_right,
     read_gold,
     read_questions,
     requests_for,
+    sha256_of_questions,
 )
 from shadowprice.errors import InputError
-from shadowprice.forecast import Forecaster, ForecastTable, PromptLength
+from shadowprice.files import sha256_of
+from shadowprice.forecast import Predictor
+from shadowprice.ledger import Ledger
 from shadowprice.market import check_policy
-from shadowprice.runfolder import RunFolder, sha256_of
-from shadowprice.runner import Progress, Settings, run, write_results
+from shadowprice.metered_runner import run_metered
+from shadowprice.runfolder import RunFolder
+from shadowprice.runner import Progress, Settings, beyond_grants, run, write_results
+from shadowprice.tale import refuse_reserved_names
 from shadowprice.tracefile import write_traces
 
 
@@ -49,7 +59,8 @@ def run_command(options: argparse.Namespace) -> int:
 
     out, errors = outputs(options, "answers")
     policy_options = dict(map(option, options.option))
-    check_policy(options.policy, policy_options)
+    _check_accounting(options, policy_options)
+    teacher = teacher_of(options)
     if options.samples < 1:
         raise InputError(f"--samples {options.samples}", fix="give 1 or more")
     gold = read_gold(options.gold) if options.gold else None
@@ -58,7 +69,8 @@ def run_command(options: argparse.Namespace) -> int:
         requests = list(read_requests(source, label=options.file))
         if not requests:
             raise InputError("has no requests", path=options.file, fix="write one JSON object a line")
-        forecaster = ForecastTable(options.forecast) if options.forecast else PromptLength()
+        refuse_reserved_names(requests, options.file)
+        predictor, known_by = forecaster(options)
         settings = Settings(
             policy=options.policy,
             options=policy_options,
@@ -69,16 +81,18 @@ def run_command(options: argparse.Namespace) -> int:
         )
         asked = {
             "input": sha256_of(source),
-            "forecast": sha256_of(options.forecast) if options.forecast else "prompt length",
+            "forecast": known_by,
+            "accounting": options.accounting,
             "policy": options.policy,
             "options": policy_options,
             "max_tokens": options.max_tokens,
             "reclaim": settings.reclaim,
             "samples": options.samples,
             "gold": sha256_of(options.gold) if options.gold else None,
+            "teacher": None if teacher is None else {"model": teacher.model},
         }
         budget = parse_budget(options.budget, len(requests))
-        folder, progress = _execute(options, out, budget, asked, requests, forecaster, settings, gold)
+        folder, progress = _execute(options, out, budget, asked, requests, predictor, settings, gold, teacher)
         with folder.ledger:
             summary = write_results(
                 requests,
@@ -88,28 +102,62 @@ def run_command(options: argparse.Namespace) -> int:
                 errors=standard_output() if errors == "-" else errors,
             )
             solved = None if gold is None else count_solved(folder.ledger, gold)
-            folder.save(done=True, summary=asdict(summary), solved=solved)
+            files = {"answers": os.path.abspath(out), "errors": os.path.abspath(errors)}
+            folder.save(done=True, summary=asdict(summary), solved=solved, files=files)
+            warnings = list(_warnings(summary.flags, folder.ledger, progress))
     talk = sys.stderr if "-" in (out, errors) else sys.stdout
     if options.json:
-        print(json.dumps({**asdict(summary), "solved": solved}, indent=2), file=talk)
+        told = {"solved": solved, "teacher": folder.manifest.get("teacher")}
+        print(json.dumps({**asdict(summary), **told}, indent=2), file=talk)
     else:
         price = f"{progress.price:.4g} per token" if progress.price is not None else "none"
         answered, not_so = (
             summary.finished + summary.truncated,
             f"{summary.abandoned:,} abandoned, {summary.failed:,} failed",
         )
+        by = "best index first" if options.accounting == "metered" else f"policy {options.policy}"
         print(
-            f"{some(summary.queries, 'query')}, {summary.budget:,} tokens, policy {options.policy}, "
+            f"{some(summary.queries, 'query')}, {summary.budget:,} tokens, {by}, "
             f"{some(len(summary.rounds), 'clearing')}, last price {price}\n"
             f"  answered   {some(answered, 'query')}, {summary.truncated:,} of them cut at their limit -> {out}\n"
             f"  unanswered {not_so} -> {errors}\n"
             f"  spent      {summary.spent:,} of {summary.budget:,} tokens; the account is in {folder.path}"
+            + (f"\n  teacher    {in_words(folder.manifest['teacher'])}" if options.policy == "tale" else "")
             + (f"\n  solved     {solved:,}" if solved is not None else ""),
             file=talk,
         )
-    for flag, times in summary.flags.items():
-        print(f"warning: the server was caught at {flag} {times:,} times", file=sys.stderr)
-    return EXHAUSTED if summary.abandoned or summary.failed else DONE
+    for warning in warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    return EXHAUSTED if summary.abandoned or summary.failed or summary.overspent else DONE
+
+
+def _check_accounting(options: argparse.Namespace, policy_options: dict[str, float]) -> None:
+    if options.accounting == "reserved":
+        options.policy = options.policy or "clear"
+        check_policy(options.policy, policy_options)
+        return
+    refused = {
+        "--policy": (options.policy, "the index decides who generates next"),
+        "--option": (options.option, "there is no policy to have options"),
+        "--no-reclaim": (options.no_reclaim, "nothing is granted that could be left unused"),
+        "--samples": (options.samples != 1, "an index is for one answer"),
+    }
+    for name, (given, reason) in refused.items():
+        if given:
+            raise InputError(f"{name} with --accounting metered: {reason}", fix=f"leave out {name}, or use reserved")
+    options.policy = "metered"
+
+
+def _warnings(flags: Mapping[str, int], ledger: Ledger, progress: Progress) -> Iterator[str]:
+    """What was wrong with the server, and what it cost."""
+    for flag, times in flags.items():
+        yield f"the server was caught at {flag} {times:,} times"
+    if flags.get("limit_ignored") or progress.stopped:
+        more = f"the budget was exceeded by {ledger.overspent:,}" if ledger.overspent else "the budget still holds"
+        yield f"{some(beyond_grants(ledger), 'token')} beyond what was granted; {more}"
+    if progress.stopped:
+        way_out = "an older server may heed --limit-field max_tokens; --resume goes on"
+        yield f"{progress.stopped}; nothing more was sent to it ({way_out})"
 
 
 def collect_command(options: argparse.Namespace) -> int:
@@ -119,17 +167,18 @@ def collect_command(options: argparse.Namespace) -> int:
             "--samples, --max-tokens and --concurrency start at 1, --temperature at 0", fix="mend the number"
         )
     refuse_same_file(input=options.file, out=options.out)
-    questions = read_questions(options.file, options.grader)
+    questions, identity = _questions(options)
+    check_programs(questions)
     requests = requests_for(questions, samples=options.samples, temperature=options.temperature)
     settings = Settings("uniform", max_tokens=options.max_tokens, concurrency=options.concurrency, reclaim=False)
     asked = {
-        "input": sha256_of(options.file),
+        "input": identity,
         "samples": options.samples,
         "temperature": options.temperature,
         "max_tokens": options.max_tokens,
     }
     budget = len(requests) * options.max_tokens
-    folder, _ = _execute(options, options.out, budget, asked, requests, LargeCap(), settings)
+    folder, progress = _execute(options, options.out, budget, asked, requests, LargeCap(), settings)
     with folder.ledger:
         traces = graded(
             questions,
@@ -142,6 +191,8 @@ def collect_command(options: argparse.Namespace) -> int:
         kept = list(traces)
         write_traces(options.out, kept)
         folder.save(done=True)
+        flags = Counter(flag for trace in kept for flag in trace.extra.get("flags", ()))
+        warnings = list(_warnings(flags, folder.ledger, progress))
     solved, cut = sum(bool(t.correct) for t in kept), sum(t.truncated for t in kept)
     verdict = {"traces": len(kept), "failed": len(requests) - len(kept), "solved": solved, "truncated": cut}
     verdict["tokens"] = sum(t.tokens for t in kept)
@@ -151,7 +202,29 @@ def collect_command(options: argparse.Namespace) -> int:
         share = f"{100 * solved / len(kept):.1f}%" if kept else "none"
         print(f"{some(len(kept), 'trace')} -> {options.out}: {share} solved, {cut:,} cut at the cap", end="")
         print(f", {verdict['tokens']:,} tokens; {verdict['failed']:,} failed")
+    for warning in warnings:
+        print(f"warning: {warning}", file=sys.stderr)
     return EXHAUSTED if verdict["failed"] else DONE
+
+
+def _questions(options: argparse.Namespace) -> tuple[list[Question], str]:
+    """The questions of a file or a benchmark, and the hash they are known by when a run is continued."""
+    if options.limit is not None and options.limit < 1:
+        raise InputError(f"--limit {options.limit}", fix="give 1 or more")
+    if os.path.exists(options.file) and not os.path.isdir(options.file):
+        return read_questions(options.file, options.grader)[: options.limit], sha256_of(options.file)
+    from shadowprice.benchmarks import BENCHMARKS, load
+
+    name = options.file.removeprefix("hf:")
+    if name not in BENCHMARKS:
+        known = ", ".join(BENCHMARKS)
+        raise InputError("no such file, and no such benchmark", path=options.file, fix=f"benchmarks are {known}")
+    if options.grader:
+        raise InputError(f"--grader {options.grader}: {name} has its own", fix="leave out --grader")
+    if not options.quiet:
+        print(f"loading {name} from {options.mirror or 'the Hugging Face hub'}", file=sys.stderr)
+    questions = load(name, limit=options.limit, mirror=options.mirror)
+    return questions, sha256_of_questions(questions)
 
 
 def _execute(
@@ -160,15 +233,17 @@ def _execute(
     budget: int,
     asked: dict[str, Any],
     requests: Sequence[Request],
-    forecaster: Forecaster,
+    forecaster: Predictor,
     settings: Settings,
     gold: Gold | None = None,
+    teacher: Backend | None = None,
 ) -> tuple[RunFolder, Progress]:
     """Runs the requests in their run folder, on the model that was asked for."""
 
     verify = None if gold is None else lambda name, found: is_right(gold, name, found.text, found.finish == "length")
     place = options.run_folder or ("requests.run" if out == "-" else f"{out}.run")
-    backend = _backend(options)
+    metered = asked.get("accounting") == "metered"
+    backend = _backend(options, cache=_CACHE if metered else 0)
     folder: RunFolder | None = None
     try:
         asked["model"] = backend.model
@@ -184,10 +259,20 @@ def _execute(
             told = [0]
 
             async def go() -> Progress:
+                answering: Backend = backend
+                knowing = forecaster
                 try:
-                    return await run(requests, folder.ledger, backend, forecaster, settings, verify=verify, tell=tell)
+                    if metered:
+                        return await run_metered(requests, folder.ledger, backend, forecaster, settings, tell=tell)
+                    if settings.policy == "tale":
+                        answering, knowing = await taught(
+                            requests, folder, backend, forecaster, settings, teacher, quiet=options.quiet
+                        )
+                    return await run(requests, folder.ledger, answering, knowing, settings, verify=verify, tell=tell)
                 finally:
                     await backend.close()
+                    if teacher is not None:
+                        await teacher.close()
 
             return folder, asyncio.run(go())
     except KeyboardInterrupt:
@@ -201,20 +286,25 @@ def _execute(
         raise
 
 
-def _backend(options: argparse.Namespace) -> Backend:
+_CACHE = 1024  # MiB, for a model on this machine: the state of answers that wait to be gone on with
+
+
+def _backend(options: argparse.Namespace, *, cache: int) -> PausingBackend:
     if options.concurrency < 1:
         raise InputError(f"--concurrency {options.concurrency}", fix="give 1 or more")
     if options.base_url:
         from shadowprice.backends.openai import OpenAIBackend
 
-        return OpenAIBackend(options.base_url, options.model)
+        return OpenAIBackend(
+            options.base_url, options.model, limit_field=options.limit_field or "max_completion_tokens"
+        )
     from shadowprice.backends.local import LocalBackend
 
     def say(text: str) -> None:
         if not options.quiet:
             print(text, file=sys.stderr)
 
-    return LocalBackend(options.local or None, progress=say, slots=min(8, options.concurrency))
+    return LocalBackend(options.local or None, progress=say, slots=min(8, options.concurrency), cache=cache)
 
 
 @contextmanager
