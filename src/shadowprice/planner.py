@@ -10,20 +10,20 @@ from __future__ import annotations
 import os
 from array import array
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import IO, Any
 
 import numpy as np
 
-from shadowprice.batchfile import Request, Target, abandoned_line, read_requests, replacing, with_limit
+from shadowprice.arrays import Array
+from shadowprice.batchfile import Request, abandoned_line, read_requests, with_limit
 from shadowprice.budget import LARGEST, parse_budget
 from shadowprice.errors import InputError
-from shadowprice.forecast import Forecaster
+from shadowprice.files import Target, replacing
+from shadowprice.forecast import CHUNK, Predictor
 from shadowprice.market import allocate, check_policy
 from shadowprice.types import Allocation, Forecast
-
-_CHUNK = 4096  # queries forecast at a time
 
 Progress = Callable[[Iterator[Request], str], Iterator[Request]]
 
@@ -51,7 +51,7 @@ class Plan:
 def plan(
     source: str | os.PathLike[str],
     budget: int | str,
-    forecaster: Forecaster,
+    forecaster: Predictor,
     *,
     out: Target,
     errors: Target,
@@ -119,24 +119,25 @@ class _Demand:
         return allocate(self.forecast, budget, policy, max_tokens=self.cap, **options)
 
 
-def _read(requests: Iterator[Request], forecaster: Forecaster, max_tokens: int | None) -> _Demand:
-    tokens, spread, solve, cap, answers = (array("d") for _ in range(5))
-    while chunk := list(islice(requests, _CHUNK)):
+def _read(requests: Iterator[Request], forecaster: Predictor, max_tokens: int | None) -> _Demand:
+    parts: list[Forecast] = []
+    cap, answers = array("d"), array("d")
+    limit = np.inf if max_tokens is None else float(max_tokens)
+    while chunk := list(islice(requests, CHUNK)):
         queries = [request.query for request in chunk]
-        forecast = forecaster.predict(queries)
-        tokens.frombytes(forecast.tokens.tobytes())
-        for kept, values in ((spread, forecast.spread), (solve, forecast.solve)):
-            kept.frombytes(np.broadcast_to(values, len(chunk)).tobytes())
-        limit = np.inf if max_tokens is None else float(max_tokens)
+        parts.append(forecaster.predict(queries))
         cap.extend(min(limit, query.max_tokens or np.inf) for query in queries)
         answers.extend(query.answers for query in queries)
     count = np.frombuffer(answers)
-    several = np.ceil(np.frombuffer(tokens)) * count  # limits are whole tokens per answer
-    return _Demand(
-        Forecast(np.where(count > 1, several, np.frombuffer(tokens)), np.frombuffer(spread), np.frombuffer(solve)),
-        np.frombuffer(cap) * count,
-        count.astype(np.int64),
+    forecast = Forecast.joined(parts)
+
+    def of_all_answers(tokens: Array) -> Array:
+        return np.where(count > 1, np.ceil(tokens) * count, tokens)  # limits are whole tokens per answer
+
+    together = replace(
+        forecast, tokens=of_all_answers(forecast.tokens), solved_tokens=of_all_answers(forecast.solved_tokens)
     )
+    return _Demand(together, np.frombuffer(cap) * count, count.astype(np.int64))
 
 
 def _write(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 import numpy as np
@@ -24,18 +24,22 @@ class Query:
 
 @dataclass(frozen=True, eq=False)
 class Forecast:
-    """What is expected of each query's answer; `spread`, `solve` and `tail` may be one for all.
+    """What is expected of each query's answer; all but `tokens` may be one for all.
 
-    tokens  median length of the answer (the paper's threshold tau), from 0.001 to 2^53
-    spread  standard deviation of the log length, above 0
-    solve   probability that the full answer is correct
-    tail    degrees of freedom of the upper tail of the log length; None: log-normal
+    tokens         median length of the answer (the paper's threshold tau), from 0.001 to 2^53
+    spread         standard deviation of the log length, above 0
+    solve          probability that the full answer is correct
+    tail           degrees of freedom of the upper tail of the log length; None: log-normal
+    solved_tokens  median length of the answers that are correct: wrong ones run longer; None: `tokens`
+    solved_spread  and the spread of those; None: `spread`
     """
 
     tokens: Array
     spread: Array
     solve: Array
     tail: Array | None
+    solved_tokens: Array
+    solved_spread: Array
 
     def __init__(
         self,
@@ -43,17 +47,44 @@ class Forecast:
         spread: ArrayLike = 0.5,
         solve: ArrayLike = 1.0,
         tail: ArrayLike | None = None,
+        solved_tokens: ArrayLike | None = None,
+        solved_spread: ArrayLike | None = None,
     ) -> None:
-        fields = {
+        if solved_tokens is None:
+            solved_tokens = tokens
+        if solved_spread is None:
+            solved_spread = spread
+        given = {
             "tokens": np.atleast_1d(checked("forecast tokens", tokens, low=1e-3, high=2.0**53)),
             "spread": checked("forecast spread", spread, open_low=True, high=10.0),
             "solve": checked("forecast solve", solve, high=1.0),
+            "solved_tokens": checked("forecast solved_tokens", solved_tokens, low=1e-3, high=2.0**53),
+            "solved_spread": checked("forecast solved_spread", solved_spread, open_low=True, high=10.0),
         }
         if tail is not None:
-            fields["tail"] = checked("forecast tail", tail, open_low=True, finite=False)
-        common_length(**fields)
-        for name, values in {"tail": None, **fields}.items():
+            given["tail"] = checked("forecast tail", tail, open_low=True, finite=False)
+        common_length(**given)
+        for name, values in {"tail": None, **given}.items():
             object.__setattr__(self, name, values)
+
+    def take(self, who: Sequence[int] | NDArray[np.intp] | NDArray[np.bool_]) -> Forecast:
+        """The forecast of some of the queries, by index or mask."""
+        some: dict[str, Array] = {}
+        for each in fields(self):
+            if (values := getattr(self, each.name)) is not None:
+                some[each.name] = np.broadcast_to(values, len(self))[who]
+        return Forecast(**some)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Forecast]) -> Forecast:
+        """The forecast of all queries of `parts`, in order."""
+        every: dict[str, Array] = {}
+        for each in fields(cls):
+            given = [(getattr(part, each.name), len(part)) for part in parts]
+            if any(values is not None for values, _ in given):  # no tail is one of infinitely many degrees
+                some = [np.broadcast_to(np.inf if values is None else values, size) for values, size in given]
+                every[each.name] = np.concatenate(some)
+        return cls(**every) if parts else cls([])
 
     def __len__(self) -> int:
         return self.tokens.size
@@ -96,6 +127,7 @@ class Completion:
                   assumed: nobody counted, so the whole limit is charged
     flags         what the backend found wrong with the server, e.g. limit_ignored
     body          the response in OpenAI form, for the output file
+    ids           the tokens themselves, where the backend goes on from these and not from the text
     """
 
     text: str
@@ -104,6 +136,7 @@ class Completion:
     usage_source: Literal["server", "counted", "assumed"]
     flags: tuple[str, ...] = ()
     body: Mapping[str, Any] = field(default_factory=dict)
+    ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

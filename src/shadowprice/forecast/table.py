@@ -12,14 +12,15 @@ import orjson
 from shadowprice.errors import InputError, MarketError
 from shadowprice.types import Forecast, Query
 
-_FIELDS = ("tokens", "spread", "solve")
+_FIELDS = ("tokens", "spread", "solve", "tail", "solved_tokens", "solved_spread")
 
 
 class ForecastTable:
     """Forecasts by query id, from JSONL lines `{"custom_id", "tokens", "spread", "solve"}`.
 
-    `spread` and `solve` may be left out (0.5 and 1, as in `Forecast`). Lines for queries that are
-    not asked for do no harm; a query without a line is an error.
+    All but `tokens` may be left out (spread 0.5, solve 1); `tail`, `solved_tokens` and `solved_spread`
+    may be added (see `Forecast`). Lines for queries that are not asked for do no harm; a query without
+    a line is an error. `shadowprice forecast` writes such files, with `forecast_line`.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -39,7 +40,10 @@ class ForecastTable:
             raise InputError(
                 f"no forecast for custom_id {error.args[0]!r}", path=self.path, fix="add a line for it"
             ) from None
-        return Forecast(**{name: np.frombuffer(values)[rows] for name, values in self._values.items()})
+        found = {name: np.frombuffer(values)[rows] for name, values in self._values.items()}
+        if np.all(found["tail"] == np.inf):
+            del found["tail"]
+        return Forecast(**found)
 
     def _add(self, line: bytes, number: int) -> None:
         def bad(problem: str, fix: str) -> InputError:
@@ -65,4 +69,15 @@ class ForecastTable:
             raise bad(str(error), "mend the number") from None
         self._row[name] = len(self._row)
         for field, values in self._values.items():
-            values.append(getattr(forecast, field).item())
+            value = getattr(forecast, field)
+            values.append(np.inf if value is None else value.item())
+
+
+def forecast_line(custom_id: str, forecast: Forecast, query: int) -> bytes:
+    """The line that says of one query what its forecast says."""
+    told: dict[str, float] = {}
+    for field in _FIELDS:
+        values = getattr(forecast, field)
+        if values is not None and np.isfinite(value := float(values[query] if values.ndim else values)):
+            told[field] = value
+    return orjson.dumps({"custom_id": custom_id, **told})

@@ -10,7 +10,7 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import gammaln, ndtr, stdtr, wrightomega
+from scipy.special import gammaln, ndtr, ndtri, stdtr, stdtrit, wrightomega
 
 from shadowprice.arrays import Array, checked
 from shadowprice.errors import MarketError
@@ -225,6 +225,16 @@ class Expected(Curve):
         with np.errstate(over="ignore"):
             tokens: Array = self.median * np.exp(self.spread * z)
         return np.where(price > 0, np.minimum(tokens, self.cap), self.cap)
+
+    def quantile(self, p: ArrayLike) -> Array:
+        """The length that a share p of the answers does not exceed: the inverse of F."""
+        p = np.asarray(p, dtype=np.float64)
+        z: Array = ndtri(p)
+        if self._heavy():
+            student: Array = stdtrit(self.tail, np.maximum(p, 0.5))
+            z = np.where(p <= 0.5, z, student / self._stretch)
+        with np.errstate(over="ignore"):
+            return self.median * np.exp(self.spread * z)
 
     def _z(self, tokens: ArrayLike) -> Array:
         with np.errstate(divide="ignore"):

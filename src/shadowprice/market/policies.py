@@ -199,7 +199,7 @@ def quadratic(
 
 
 def expected(forecast: Forecast, budget: int, cap: Array) -> Allocation:
-    curves = Expected(forecast.tokens, forecast.spread, forecast.solve, forecast.tail, cap)
+    curves = Expected(forecast.solved_tokens, forecast.solved_spread, forecast.solve, forecast.tail, cap)
     return _market(curves, budget, "expected", None)
 
 

@@ -1,0 +1,102 @@
+"""A fine-tuned encoder beside the text forecaster: trained on the same traces, held against the same others.
+
+    python benchmarks/encoder.py BASE --train TRACES... --test TRACES [--cap TOKENS] [--epochs N] [--questions N]
+                                 [--max-length N] [--learning-rate X]
+
+BASE is an encoder: a folder, or a name of the Hugging Face hub. The habits of models are taken out of the lengths to
+train on; the text forecaster does so by itself. One thread, so that processor time can be compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from shadowprice.forecast import Forecaster
+from shadowprice.forecast.encoder import Encoder
+from shadowprice.forecast.evaluation import evaluate
+from shadowprice.forecast.splits import question_key, questions_of
+from shadowprice.forecast.text import Text
+from shadowprice.tracefile import read_traces
+from shadowprice.types import Query, Trace
+
+
+def without_habits(traces: Sequence[Trace]) -> list[Trace]:
+    """As if one model had answered: log length = question + model, fitted by taking turns."""
+    y = np.log([trace.tokens for trace in traces])
+    question = questions_of(traces)
+    _, model = np.unique([f"{trace.model} {trace.extra.get('variant')}" for trace in traces], return_inverse=True)
+    habit = np.zeros(model.max() + 1)
+    for _ in range(20):
+        level = np.bincount(question, y - habit[model]) / np.bincount(question)
+        habit = np.bincount(model, y - level[question]) / np.bincount(model)
+        habit -= habit.mean()
+    tokens = np.maximum(1, np.exp(y - habit[model])).round().astype(int).tolist()
+    return [replace(trace, tokens=n) for trace, n in zip(traces, tokens, strict=True)]
+
+
+def capped(trace: Trace, cap: int) -> Trace:
+    return trace if trace.tokens <= cap else replace(trace, tokens=cap, truncated=True, correct=False)
+
+
+def some_of(traces: Sequence[Trace], questions: int) -> list[Trace]:
+    kept = set(
+        np.random.default_rng(0).permutation(sorted({question_key(trace.prompt) for trace in traces}))[:questions]
+    )
+    return [trace for trace in traces if question_key(trace.prompt) in kept]
+
+
+def row(name: str, make: Callable[[], Forecaster], test: Sequence[Trace]) -> str:
+    start = time.process_time()
+    forecaster = make()
+    trained = time.process_time()
+    forecast = forecaster.predict([Query(trace.id, trace.prompt) for trace in test])
+    asked = time.process_time()
+    s = evaluate(forecast, test, resamples=200).overall
+    low, high = s.spearman_range or (0.0, 0.0)
+    least, most = s.auc_range or (0.0, 0.0)
+    return (
+        f"| {name} | {s.spearman:.3f} ({low:.2f} to {high:.2f}) | {s.auc:.3f} ({least:.2f} to {most:.2f}) "
+        f"| {trained - start:,.0f} s | {1000 * (asked - trained) / len(test):.1f} ms |"
+    )
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    options.add_argument("base")
+    options.add_argument("--train", type=Path, nargs="+", required=True)
+    options.add_argument("--test", type=Path, required=True)
+    options.add_argument("--cap", type=int, default=4096)
+    options.add_argument("--questions", type=int, default=10**9)
+    options.add_argument("--epochs", type=int, default=1)
+    options.add_argument("--max-length", type=int, default=128)
+    options.add_argument("--learning-rate", type=float, default=1e-4)
+    given = options.parse_args()
+    torch.set_num_threads(1)
+
+    traces = [trace for path in given.train for trace in read_traces(path) if trace.tokens > 0]
+    few = some_of(traces, given.questions)
+    test = [capped(trace, given.cap) for trace in read_traces(given.test)]
+    encoder = Encoder(
+        given.base,
+        heads=("success",),
+        per_question=True,
+        epochs=given.epochs,
+        max_length=given.max_length,
+        learning_rate=given.learning_rate,
+        progress=lambda line: print(line, flush=True),
+    )
+    adjusted = without_habits(few)
+    print("| forecaster | Spearman | AUC | training | a query |\n|---|---|---|---|---|", flush=True)
+    print(row("text", lambda: Text().fit(few), test), flush=True)
+    print(row("encoder", lambda: encoder.fit(adjusted), test), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,287 @@
+"""The default forecaster: linear in the words and the structure of a question (`features`).
+
+    log length and success, each    score = words . w + structure . v + mean
+
+by ridge regression over questions, each with the mean of its traces once the habits of their models
+are taken out. Adapting to other traces keeps the scores, up to scale, as what is known beforehand,
+and fits the difference by the same regression: where it does not help on questions it has not seen,
+it is left out. Fitting is adapting from nothing. What the regression leaves open, the spread, is
+regressed in turn on the two scores. All of that is then calibrated (`calibration`), on
+forecasts for questions that were left out of the fit.
+
+Truncated traces are censored: they enter with what a normal law expects beyond where they were cut.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from scipy.sparse.linalg import lsqr
+
+from shadowprice.arrays import Array
+from shadowprice.errors import InputError, MarketError
+from shadowprice.forecast.calibration import Calibration, beyond
+from shadowprice.forecast.features import COLUMNS, STRUCTURE, features
+from shadowprice.forecast.folder import description, written
+from shadowprice.forecast.splits import folds, questions_of
+from shadowprice.types import Forecast, Query, Trace
+
+_ARRAYS = "weights.npz"
+_FEWEST = 20
+_FOLDS = 5
+_PASSES = 3  # over censored lengths and the habits of models, which hang on the fit and the fit on them
+_MEAN = 10.0  # in the column of the mean: large, so that the penalty hardly touches it
+_UNKNOWN = 1.0  # chance of success where no trace is graded
+_EDGE = 1.5  # standard deviations: structure beyond what was trained on says no more than that
+
+
+@dataclass(frozen=True, eq=False)
+class _Weights:
+    """Everything learnt but the calibration. Columns of the matrices: log length, success."""
+
+    centre: Array  # of the structure,
+    scale: Array  # in training
+    linear: Array  # (COLUMNS + STRUCTURE + 1, 2): words, structure, one
+    spread: Array  # (3,): both scores, one; of the log of the spread
+
+    @classmethod
+    def none(cls, structure: Array) -> Self:
+        scale = np.maximum(structure.std(axis=0), 1e-3)
+        shape = COLUMNS + STRUCTURE + 1
+        return cls(structure.mean(axis=0), scale, np.zeros((shape, 2)), np.zeros(3))
+
+    def about(self, structure: Array) -> Array:
+        return np.clip((structure - self.centre) / self.scale, -_EDGE, _EDGE)
+
+
+class Text:
+    """`penalty` shrinks the weights; `structure` is the weight of the structure beside the words."""
+
+    def __init__(self, penalty: float = 3.0, structure: float = 0.02) -> None:
+        self.penalty, self.structure = penalty, structure
+        self.trained_on: dict[str, Any] = {}
+        self._weights: _Weights | None = None
+        self._calibration = Calibration()
+
+    def fit(self, traces: Sequence[Trace]) -> Self:
+        self._learn(traces, None)
+        return self
+
+    def adapt(self, traces: Sequence[Trace]) -> Self:
+        adapted = type(self)(self.penalty, self.structure)
+        adapted._learn(traces, self._trained())
+        adapted.trained_on["adapted_from"] = self.trained_on
+        return adapted
+
+    def predict(self, queries: Sequence[Query]) -> Forecast:
+        weights = self._trained()
+        words, structure = features([query.text for query in queries])
+        about = weights.about(structure)
+        scores = self._design(words, about) @ weights.linear
+        return self._calibration.apply(_forecast(scores, weights.spread))
+
+    def _trained(self) -> _Weights:
+        if self._weights is None:
+            raise InputError("the forecaster was not trained", fix="call fit, or load one that was")
+        return self._weights
+
+    def _design(self, words: sparse.csr_array, about: Array) -> sparse.csr_array:
+        """Words, structure, and a column for the mean."""
+        constant = np.full((len(about), 1), _MEAN)
+        return sparse.hstack([words, sparse.csr_array(np.hstack([self.structure * about, constant]))], format="csr")
+
+    # --- learning ------------------------------------------------------------------------------
+
+    def _learn(self, traces: Sequence[Trace], known: _Weights | None) -> None:
+        kept = [trace for trace in traces if trace.tokens > 0]
+        question = questions_of(kept)
+        first = np.unique(question, return_index=True)[1]
+        if first.size < _FEWEST:
+            raise InputError(
+                f"{first.size} questions are too few to learn from", fix=f"give the traces of {_FEWEST} or more"
+            )
+        words, structure = features([kept[i].prompt for i in first])
+        base = known or _Weights.none(structure)
+        about = base.about(structure)
+        design = self._design(words, about)
+        before = design @ base.linear
+        goal = _Goal(kept, question)
+
+        scores = before if known else np.tile([goal.length.mean(), _UNKNOWN], (first.size, 1))
+        for _ in range(_PASSES):
+            wanted = goal.of_questions(scores)
+            slope, change = self._regress(design, before, wanted)
+            scores = slope * before + design @ change
+        unseen = self._cross_fit(design, before, wanted)
+        if known:  # whatever does not help on questions it has not seen is left out
+            kept_as_known = self._cross_fit(design, before, wanted, only_mean=True)
+            worse = ~(_error(wanted, unseen) < _error(wanted, kept_as_known))
+            unseen = np.where(worse, kept_as_known, unseen)
+            only_mean = self._regress(design, before, wanted, only_mean=True)
+            slope, change = (
+                np.where(worse, simple, full) for simple, full in zip(only_mean, (slope, change), strict=True)
+            )
+
+        spread = base.spread if known else _spread(unseen, goal.missed(unseen), question)
+        self._weights = _Weights(base.centre, base.scale, slope * base.linear + change, spread)
+        self._calibration = Calibration.fit(_forecast(unseen, spread).take(question), kept)
+        self.trained_on = {
+            "traces": len(kept),
+            "questions": int(first.size),
+            "models": sorted({trace.model for trace in kept}),
+            "datasets": sorted({trace.dataset for trace in kept}),
+        }
+
+    def _cross_fit(self, design: sparse.csr_array, before: Array, wanted: Array, *, only_mean: bool = False) -> Array:
+        """The scores of every question from a regression that has not seen it."""
+        scores = np.empty_like(before)
+        fold = folds(np.arange(len(before)), _FOLDS)
+        for number in range(_FOLDS):
+            rest, out = fold != number, fold == number
+            slope, change = self._regress(design[rest], before[rest], wanted[rest], only_mean=only_mean)
+            scores[out] = slope * before[out] + design[out] @ change
+        return scores
+
+    def _regress(
+        self, design: sparse.csr_array, before: Array, wanted: Array, *, only_mean: bool = False
+    ) -> tuple[Array, Array]:
+        """Slope on the scores known before, and the weights of what they leave; for length and for success."""
+        slope, change = np.zeros(2), np.zeros((design.shape[1], 2))
+        for goal in range(2):
+            seen = ~np.isnan(wanted[:, goal])
+            x, y, old = design[seen], wanted[seen, goal], before[seen, goal]
+            if y.size == 0:
+                slope[goal], change[-1, goal] = (1.0, 0.0) if before.any() else (0.0, _UNKNOWN / _MEAN)
+                continue
+            slope[goal] = _slope(old, y)
+            rest = y - slope[goal] * old
+            if only_mean:
+                change[-1, goal] = rest.mean() / _MEAN
+            else:
+                change[:, goal] = lsqr(x, rest, damp=np.sqrt(self.penalty), atol=1e-4, btol=1e-4, iter_lim=200)[0]
+        return slope, change
+
+    # --- keeping -------------------------------------------------------------------------------
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        weights = self._trained()
+        about = {
+            "penalty": self.penalty,
+            "structure": self.structure,
+            "calibration": self._calibration.to_dict(),
+            "trained_on": self.trained_on,
+        }
+        with written(folder, "text", about) as scratch:
+            arrays = {name: values.astype(np.float32) for name, values in vars(weights).items()}
+            np.savez_compressed(scratch / _ARRAYS, **arrays)
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> Self:
+        kind, about = description(folder)
+        try:
+            if kind != "text":
+                raise ValueError(f"a forecaster of kind {kind!r}")
+            with np.load(Path(folder, _ARRAYS), allow_pickle=False) as arrays:
+                weights = _Weights(**{name: np.asarray(arrays[name], np.float64) for name in _SHAPES})
+            if any(getattr(weights, name).shape != shape for name, shape in _SHAPES.items()):
+                raise ValueError("its weights have another shape")
+            if not all(np.isfinite(values).all() for values in vars(weights).values()):
+                raise ValueError("its weights are not finite")
+            found = cls(float(about["penalty"]), float(about["structure"]))
+            found._weights, found.trained_on = weights, dict(about["trained_on"])
+            found._calibration = Calibration.from_dict(about["calibration"])
+        except (ValueError, TypeError, KeyError, OSError, EOFError, BadZipFile, MarketError) as error:
+            raise InputError(f"damaged: {error}", path=folder, fix="train it again, or name another") from None
+        return found
+
+
+_SHAPES = {
+    "centre": (STRUCTURE,),
+    "scale": (STRUCTURE,),
+    "linear": (COLUMNS + STRUCTURE + 1, 2),
+    "spread": (3,),
+}
+
+
+class _Goal:
+    """What is to be learnt of each question: log length and success, without the habits of the models."""
+
+    def __init__(self, traces: Sequence[Trace], question: NDArray[np.intp]) -> None:
+        self.question = question
+        names = {name: i for i, name in enumerate(dict.fromkeys(trace.model for trace in traces))}
+        self.model = np.array([names[trace.model] for trace in traces])
+        self.length = np.log([float(trace.tokens) for trace in traces])
+        self.censored = np.array([trace.truncated for trace in traces])
+        self.right = np.array([np.nan if trace.correct is None else float(trace.correct) for trace in traces])
+
+    def of_questions(self, scores: Array) -> Array:
+        """NaN where no trace of a question tells."""
+        return np.column_stack([self._mean(self._lengths(scores), scores[:, 0]), self._mean(self.right, scores[:, 1])])
+
+    def missed(self, scores: Array) -> Array:
+        """By how much each trace is longer than its question's score."""
+        missed: Array = self._lengths(scores) - scores[self.question, 0]
+        return missed
+
+    def _lengths(self, scores: Array) -> Array:
+        mean = scores[self.question, 0]
+        return beyond(self.length, mean, float(np.std(self.length - mean)), self.censored)
+
+    def _mean(self, values: Array, scores: Array) -> Array:
+        """Per question. The habit of a model is by how much it is above its questions' scores, on average."""
+        seen = ~np.isnan(values)
+        model, question, values = self.model[seen], self.question[seen], values[seen]
+        models = int(self.model.max()) + 1
+        if values.size == 0:
+            return np.full(scores.size, np.nan)
+        habit = _means(values - scores[question], model, models)
+        return _means(values - (habit - np.nanmean(habit))[model], question, scores.size)
+
+
+def _means(values: Array, group: NDArray[np.intp], groups: int) -> Array:
+    """Of each group; NaN where it has no value."""
+    count = np.bincount(group, minlength=groups)
+    total = np.bincount(group, values, minlength=groups)
+    return np.where(count > 0, total / np.maximum(1, count), np.nan)
+
+
+def _forecast(scores: Array, spread: Array) -> Forecast:
+    wide: Array = np.hstack([scores, np.ones((len(scores), 1))]) @ spread
+    tokens = np.exp(np.clip(scores[:, 0], 0.0, 16.0))
+    return Forecast(tokens, np.exp(np.clip(wide, -3.0, 1.0)), np.clip(scores[:, 1], 0.02, 0.98))
+
+
+def _spread(scores: Array, missed: Array, question: NDArray[np.intp]) -> Array:
+    """Weights of the log of the spread: E ln|e| = ln(spread) - 0.635 for a normal e.
+
+    Words and structure tell of it too, but less than the noise they bring: who seems to be uncertain is
+    served first where tokens are metered, so that a mistake here is a dear one.
+    """
+    x = np.hstack([scores, np.ones((len(scores), 1))])[question]
+    y = np.log(np.abs(missed) + 0.02) + 0.635
+    penalty = np.diag([0.01 * len(y)] * 2 + [0.0])
+    return np.asarray(np.linalg.solve(x.T @ x + penalty, x.T @ y))
+
+
+def _error(wanted: Array, scores: Array) -> Array:
+    """Mean square error of length and of success; NaN where nothing is known of either."""
+    known = ~np.isnan(wanted)
+    total = np.where(known, (wanted - scores) ** 2, 0.0).sum(axis=0)
+    return np.where(known.any(axis=0), total / np.maximum(1, known.sum(axis=0)), np.nan)
+
+
+def _slope(before: Array, wanted: Array) -> float:
+    """Of what is wanted on what was known, with a prior around 1 that a few dozen questions outweigh."""
+    x, y = before - before.mean(), wanted - wanted.mean()
+    if not x.any():
+        return 0.0
+    doubt = float(np.mean((y - x) ** 2)) / 0.3**2
+    return float(np.clip((x @ y + doubt * 1.0) / (x @ x + doubt), 0.0, 3.0))

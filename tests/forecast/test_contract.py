@@ -1,0 +1,169 @@
+"""What holds for every forecaster that can be trained."""
+
+import json
+
+import numpy as np
+import pytest
+
+from shadowprice import InputError, Query
+from shadowprice.forecast import load
+from shadowprice.forecast.evaluation import evaluate
+from shadowprice.forecast.text import Text
+
+from .stories import queries, stories
+
+FORECASTERS = {"text": Text}
+
+
+@pytest.fixture(scope="module", params=FORECASTERS)
+def trained(request):
+    return FORECASTERS[request.param]().fit(stories(400))
+
+
+def same(one, other):
+    return all(
+        np.allclose(getattr(one, name), getattr(other, name), rtol=1e-4)
+        for name in ("tokens", "spread", "solve", "solved_tokens", "solved_spread")
+    )
+
+
+def test_it_learns_length_and_success(trained):
+    fresh = stories(400, seed=1)
+    scores = evaluate(trained.predict(queries(fresh)), fresh, resamples=10).overall
+    assert scores.spearman > 0.8
+    assert scores.auc > 0.75
+    assert 0.7 < scores.coverage["80%"] < 0.9
+    assert scores.calibration_error < 0.1
+
+
+def test_a_forecast_does_not_hang_on_its_neighbours(trained):
+    asked = queries(stories(30, seed=2))
+    together = trained.predict(asked)
+    assert same(together.take(np.arange(29, -1, -1)), trained.predict(asked[::-1]))
+    assert same(together.take([7]), trained.predict(asked[7:8]))
+
+
+def test_what_is_saved_is_what_is_loaded(trained, tmp_path):
+    asked = queries(stories(30, seed=3))
+    trained.save(tmp_path / "kept")
+    assert same(load(tmp_path / "kept").predict(asked), trained.predict(asked))
+
+
+def test_it_adapts_to_another_model_from_a_hundred_traces(trained):
+    wordy, fresh = stories(100, seed=4, factor=4.0, chance=0.3), stories(400, seed=5, factor=4.0, chance=0.3)
+    adapted = trained.adapt(wordy).predict(queries(fresh))
+    scores = evaluate(adapted, fresh, resamples=10).overall
+    assert 0.8 < scores.median_forecast / scores.median_tokens < 1.25
+    assert 0.7 < scores.coverage["80%"] < 0.9
+    assert abs(adapted.solve.mean() - np.mean([trace.correct for trace in wordy])) < 0.05
+    assert np.median(trained.predict(queries(fresh)).tokens) < 0.5 * scores.median_tokens  # it is another one
+
+
+def test_truncated_traces_are_censored(trained):
+    """Cut at 150 tokens, nobody can see how long the long ones are; but not that they end there."""
+    cut = type(trained)().fit(stories(600, seed=6, cap=150))
+    long = [trace for trace in stories(300, seed=7) if trace.prompt.startswith("Explain")]
+    assert np.median(cut.predict(queries(long)).tokens) > 190
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", " \n\t", "\0", "x" * 1_000_000, "?" * 50_000, "What " * 100_000, "二足す二は？", "Сколько будет 2 + 2?",
+     "\ud800 half of a pair", "def f(x):\n    return f(x - 1) if x else 0\n", "😀" * 1000],
+    ids=lambda text: repr(text[:8]),
+)  # fmt: skip
+def test_any_text_gets_a_sane_forecast(trained, text):
+    forecast = trained.predict([Query("q", text)])
+    assert 1 <= forecast.tokens[0] <= 10_000
+    assert 0.02 <= forecast.spread[0] <= 8
+    assert 0 < forecast.solve[0] < 1
+
+
+def test_no_queries_get_no_forecasts(trained):
+    assert len(trained.predict([])) == 0
+
+
+def test_too_little_to_learn_from(trained):
+    for few in ([], stories(5), stories(1) * 50):
+        with pytest.raises(InputError, match="too few"):
+            type(trained)().fit(few)
+
+
+def test_traces_without_grades_teach_length_only(trained):
+    from dataclasses import replace
+
+    ungraded = [replace(trace, correct=None) for trace in stories(200)]
+    forecast = type(trained)().fit(ungraded).predict(queries(stories(50, seed=8)))
+    assert np.ptp(np.log(forecast.tokens)) > 1
+    assert forecast.solve.min() > 0.9
+
+
+class TestAFolder:
+    """Loading checks everything and executes nothing."""
+
+    @pytest.fixture
+    def folder(self, trained, tmp_path):
+        trained.save(tmp_path / "kept")
+        return tmp_path / "kept"
+
+    def change(self, folder, **fields):
+        path = folder / "forecaster.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+
+    def fails(self, folder, said):
+        with pytest.raises(InputError, match=said) as caught:
+            load(folder)
+        assert "\n" not in str(caught.value)
+        assert str(folder) in str(caught.value)
+
+    def test_no_folder(self, tmp_path):
+        self.fails(tmp_path / "nothing", "holds no forecaster.json")
+
+    @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"format": "1"}', "[" * 100_000, "\x00"])
+    def test_a_damaged_description(self, folder, text):
+        (folder / "forecaster.json").write_text(text)
+        self.fails(folder, "damaged")
+
+    def test_from_a_newer_version(self, folder):
+        self.change(folder, format=99)
+        self.fails(folder, "newer version")
+
+    def test_of_an_unknown_kind(self, folder):
+        self.change(folder, kind="oracle")
+        self.fails(folder, "unknown kind")
+
+    def test_about_something_else(self, folder):
+        self.change(folder, about={})
+        self.fails(folder, "damaged")
+
+    def test_a_flipped_byte(self, folder):
+        for path in sorted(folder.iterdir()):
+            if path.name != "forecaster.json":
+                held = bytearray(path.read_bytes())
+                held[len(held) // 2] ^= 1
+                path.write_bytes(held)
+                break
+        self.fails(folder, "not the file that was saved")
+
+    def test_a_missing_file(self, folder):
+        next(path for path in folder.iterdir() if path.name != "forecaster.json").unlink()
+        self.fails(folder, "is missing")
+
+    def test_a_file_too_many(self, folder):
+        (folder / "module.py").write_text("raise SystemExit('executed')")
+        self.fails(folder, "not part of the forecaster")
+
+    def test_a_file_outside(self, folder, tmp_path):
+        (tmp_path / "elsewhere").write_text("")
+        self.change(folder, files={"../elsewhere": "0"})
+        self.fails(folder, "missing")
+
+    def test_saving_replaces_a_forecaster_and_nothing_else(self, trained, folder, tmp_path):
+        trained.save(folder)
+        load(folder)
+        (tmp_path / "thesis").mkdir()
+        (tmp_path / "thesis" / "chapter").write_text("one")
+        with pytest.raises(InputError, match="something else"):
+            trained.save(tmp_path / "thesis")
+        assert (tmp_path / "thesis" / "chapter").read_text() == "one"
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["kept", "thesis"]
