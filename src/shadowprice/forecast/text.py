@@ -24,7 +24,6 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
-from scipy.sparse.linalg import lsqr
 
 from shadowprice.arrays import Array
 from shadowprice.errors import InputError, MarketError
@@ -154,6 +153,8 @@ class Text:
         self, design: sparse.csr_array, before: Array, wanted: Array, *, only_mean: bool = False
     ) -> tuple[Array, Array]:
         """Slope on the scores known before, and the weights of what they leave; for length and for success."""
+        from scipy.sparse.linalg import lsqr  # half a second to import, and forecasting needs none of it
+
         slope, change = np.zeros(2), np.zeros((design.shape[1], 2))
         for goal in range(2):
             seen = ~np.isnan(wanted[:, goal])
