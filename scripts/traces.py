@@ -1,7 +1,7 @@
 """Collect the traces that the package ships, with its own `collect` (`make traces`).
 
-    python scripts/traces.py train 500 build/train
-    python scripts/traces.py eval 300 build/eval
+    python scripts/traces.py train 2000 build/train
+    python scripts/traces.py eval 1000 build/eval
 
 Writes the questions and runs `shadowprice collect` on the embedded model, greedy, cap 512. Stop it
 and run it again: it goes on. When it is done, the traces are in src/shadowprice/data.
