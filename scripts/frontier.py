@@ -2,7 +2,8 @@
 
 The shipped evaluation traces are replayed: greedy answers are the same at every cap, so an answer is
 solved exactly if its grant reaches its length and it is right. Forecasts are learnt from the shipped
-training traces, which share no question with them.
+training traces, which share no question with them. All but `metered` reserve what they grant; that one
+pays for tokens as they are generated, best index first.
 """
 
 from __future__ import annotations
@@ -10,27 +11,36 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shadowprice import Query, allocate
 from shadowprice.data import shipped_traces
-from shadowprice.forecast import Words
+from shadowprice.forecast.text import Text
+from shadowprice.metering import replayed
+from shadowprice.types import Forecast
 
 SHARES = [0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0]  # of the mean length
-POLICIES = {"uniform": "uniform", "clear": "CLEAR", "expected": "expected (ours)", "oracle": "oracle (true lengths)"}
+POLICIES = {
+    "uniform": "uniform",
+    "clear": "CLEAR",
+    "expected": "expected (ours)",
+    "metered": "metered (ours)",
+    "oracle": "oracle (true lengths)",
+}
+CAP = 512
 
 
 def rows() -> list[dict[str, float | str | int]]:
     train, evaluated = shipped_traces("train"), shipped_traces("eval")
     lengths = np.array([trace.tokens for trace in evaluated])
     correct = np.array([bool(trace.correct) for trace in evaluated])
-    forecast = Words().fit(train).predict([Query(trace.id, trace.prompt) for trace in evaluated])
+    forecast = Text().fit(train).predict([Query(trace.id, trace.prompt) for trace in evaluated])
     resample = np.random.default_rng(0).integers(len(evaluated), size=(2000, len(evaluated)))
     found: list[dict[str, float | str | int]] = []
     for policy in POLICIES:
         for share in SHARES:
             budget = int(share * lengths.sum())
-            truth = {"lengths": lengths} if policy == "oracle" else {}
-            grants = allocate(forecast, budget, policy, max_tokens=512, **truth).tokens
+            grants = reached(policy, forecast, budget, lengths)
             solved = 100.0 * ((grants >= lengths) & correct)
             low, high = np.quantile(solved[resample].mean(axis=1), [0.025, 0.975])
             found.append(
@@ -46,6 +56,14 @@ def rows() -> list[dict[str, float | str | int]]:
     return found
 
 
+def reached(policy: str, forecast: Forecast, budget: int, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How far each answer may come."""
+    if policy == "metered":
+        return replayed(forecast, budget, CAP, lengths)
+    truth = {"lengths": lengths} if policy == "oracle" else {}
+    return allocate(forecast, budget, policy, max_tokens=CAP, **truth).tokens
+
+
 def draw(found: list[dict[str, float | str | int]], path: Path) -> None:
     import matplotlib as mpl
 
@@ -57,7 +75,8 @@ def draw(found: list[dict[str, float | str | int]], path: Path) -> None:
     style = {
         "uniform": ("#8a8a8a", "--"),
         "clear": ("#0072b2", "-"),
-        "expected": ("#d55e00", "-"),
+        "expected": ("#cc79a7", "-"),
+        "metered": ("#d55e00", "-"),
         "oracle": ("#333333", ":"),
     }
     for policy, name in POLICIES.items():

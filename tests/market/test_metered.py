@@ -38,7 +38,8 @@ def test_a_stretch_is_the_best_deal_of_all_stopping_ages(tail):
         gained, cost, survived = deal(forecast, i, start, stop)
         if survived < 0.01:  # what one in a hundred comes to is in the noise of the grid
             continue
-        # Ages are a grid, some 8% apart. Seen from age 0 both are multiplied with the chance of coming this far, which leaves their ratio.
+        # Ages are a grid, some 8% apart. Seen from age 0 both are multiplied with the chance of coming
+        # this far, which leaves their ratio.
         assert gained / cost == pytest.approx(plan.index[k], rel=0.08)
         for other in start + np.geomspace(1 + 0.1 * start, 3000 - start, 12):
             other_gained, other_cost, _ = deal(forecast, i, start, other)

@@ -423,6 +423,8 @@ def _forecast(options: argparse.Namespace) -> int:
 
 
 def _reproduce(options: argparse.Namespace) -> int:
+    # Its vectors are short: on a busy machine threads that wait for each other cost ten times the work.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from shadowprice.cli.lab import reproduce_command
 
     return reproduce_command(options)

@@ -1,0 +1,58 @@
+"""What the main table of a reproduction costs, beside one sort of ten million floats in the same run.
+
+    python benchmarks/lab.py                       the shipped answers
+    python benchmarks/lab.py TRACES [CAP]          other answers, forecasts cross-fitted
+
+Four streams of 500 queries, five budgets, all policies in all their accountings, five seeds, with bootstrap
+intervals. Reading the traces and learning the forecasts is not counted. The exit code is 1 if it takes more
+than 60 sorts.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from shadowprice.data import shipped_traces
+from shadowprice.lab.pool import Pool, make_pool, recorded, trained_without
+from shadowprice.lab.setting import Lab, budgets_of
+from shadowprice.lab.streams import QUERIES
+from shadowprice.lab.tables import main as main_table
+from shadowprice.tracefile import read_traces
+
+
+def seconds(run: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def pool_of(arguments: list[str]) -> Pool:
+    if arguments:
+        models = recorded(read_traces(arguments[0]), int(arguments[1]) if len(arguments) > 1 else None)
+        return make_pool(models[0])
+    models = recorded(shipped_traces("eval"))
+    return make_pool(models[0], trained_without(shipped_traces("train"), models)[0])
+
+
+def main() -> int:
+    pool = pool_of(sys.argv[1:])
+    lab = Lab([pool], [pool], budgets=budgets_of(pool, ("0.25x", "0.5x", "1x", "2x", "4x")))
+    numbers = np.random.default_rng(0).random(10_000_000)
+    sorts = [seconds(lambda: np.sort(numbers))]
+    table = seconds(lambda: main_table(lab))
+    sorts += [seconds(lambda: np.sort(numbers)) for _ in range(2)]
+    ratio = table / min(sorts)
+    cells = len(lab.streams) * len(lab.budgets) * sum(map(len, lab.accountings().values())) * lab.seeds
+    n = min(QUERIES, len(pool))
+    print(f"{pool.model}: {len(pool):,} questions, {cells:,} replays of {n} queries in {table:.2f} s")
+    print(f"np.sort of 10,000,000 floats: {min(sorts):.2f} s")
+    print(f"{'ok  ' if ratio <= 60 else 'MISS'}  main table at most 60 sorts: {ratio:.1f}")
+    return 0 if ratio <= 60 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,181 @@
+"""Policies against each other: the same streams for all, and how sure the difference is.
+
+Every seed draws a stream; all policies and budgets meet the same ones, so that their differences are paired.
+The interval is a bootstrap over what was drawn: seeds anew, and questions anew within their tiers, a question
+with all its appearances, since seeds draw from one pool. `gain` is over uniform in the same accounting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.arrays import Array
+from shadowprice.lab.pool import Pool
+from shadowprice.lab.replay import REPLAYS, Outcome, Queries
+from shadowprice.lab.streams import draw
+
+Row: TypeAlias = dict[str, Any]
+Cell: TypeAlias = tuple[int, str, str]  # budget per query, policy, accounting
+
+_RESAMPLES = 1000
+_AT_ONCE = 1 << 22  # weights in memory
+
+
+def compare(
+    table: str,
+    pool: Pool,
+    *,
+    streams: Sequence[str],
+    budgets: Sequence[int],
+    policies: Mapping[str, Sequence[str]],
+    seeds: int,
+    queries: int,
+    options: Mapping[str, Any] | None = None,
+) -> list[Row]:
+    """A row for every stream, budget, policy and accounting; `policies` maps names to accountings.
+
+    `options` go to every policy: for experiments about one of them.
+    """
+    rows = []
+    for stream in streams:
+        places = [draw(pool, stream, min(queries, len(pool)), seed) for seed in range(seeds)]
+        drawn = Drawn(places, [Queries.of(pool, each) for each in places], pool.tier)
+        facts = {"table": table, "model": pool.model, "stream": stream}
+        rows += compare_drawn(facts, drawn, pool.median, budgets=budgets, policies=policies, options=options)
+    return rows
+
+
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """Streams, one per seed: the questions they ask, by number, and the queries; and the tier of every question."""
+
+    places: Sequence[NDArray[np.intp]]
+    queries: Sequence[Queries]
+    tier: NDArray[np.intp]
+
+
+def compare_drawn(
+    facts: Row,
+    drawn: Drawn,
+    median: float,
+    *,
+    budgets: Sequence[int],
+    policies: Mapping[str, Sequence[str]],
+    options: Mapping[str, Any] | None = None,
+) -> list[Row]:
+    """The same on streams that were drawn already; `facts` are the first columns of every row."""
+    found: dict[Cell, list[Outcome]] = {}
+    for budget in budgets:
+        for policy, accountings in policies.items():
+            known: dict[Any, list[Outcome]] = {}
+            for accounting in accountings:
+                replay = REPLAYS[policy][accounting]
+                if replay not in known:  # the same in both accountings: see REPLAYS
+                    known[replay] = [
+                        replay(some, budget * len(some), policy, **(options or {})) for some in drawn.queries
+                    ]
+                found[budget, policy, accounting] = known[replay]
+    share = _resampled(drawn, found)
+    return [
+        {
+            **facts,
+            "budget": cell[0],
+            "budget_times_median": cell[0] / median,
+            "policy": cell[1],
+            "accounting": cell[2],
+            **_figures(drawn.queries, outcomes),
+            **_intervals(share, cell),
+            "queries": len(drawn.queries[0]),
+            "seeds": len(drawn.places),
+            "source": "ours",
+        }
+        for cell, outcomes in found.items()
+    ]
+
+
+def _figures(drawn: Sequence[Queries], outcomes: Sequence[Outcome]) -> Row:
+    """Percent of the queries, and tokens per query."""
+    cut = [~outcome.finished & (outcome.granted > 0) for outcome in outcomes]
+    wrong = [outcome.finished & ~some.correct for outcome, some in zip(outcomes, drawn, strict=True)]
+    prices = [outcome.price for outcome in outcomes if outcome.price is not None]
+
+    def percent(masks: Sequence[NDArray[np.bool_]]) -> float:
+        return 100 * float(np.mean(np.concatenate(masks)))
+
+    def tokens(amounts: Sequence[NDArray[np.int64]]) -> float:
+        return float(np.mean(np.concatenate(amounts)))
+
+    return {
+        "solved": percent([outcome.solved for outcome in outcomes]),
+        "finished": percent([outcome.finished for outcome in outcomes]),
+        "cut": percent(cut),
+        "abandoned": percent([outcome.granted == 0 for outcome in outcomes]),
+        "tokens_granted": tokens([outcome.granted for outcome in outcomes]),
+        "tokens_spent": tokens([outcome.spent for outcome in outcomes]),
+        "tokens_cut": tokens([outcome.spent * mask for outcome, mask in zip(outcomes, cut, strict=True)]),
+        "tokens_wrong": tokens([outcome.spent * mask for outcome, mask in zip(outcomes, wrong, strict=True)]),
+        "price": float(np.mean(prices)) if prices else None,
+    }
+
+
+# --- how sure ----------------------------------------------------------------------------------
+
+
+def _intervals(share: Mapping[Cell, Array], cell: Cell) -> Row:
+    low, high = _range(share[cell])
+    row: Row = {"ci_low": low, "ci_high": high}
+    uniform = (cell[0], "uniform", cell[2])
+    if uniform in share:
+        low, high = _range(share[cell] - share[uniform])
+        row |= {"gain": float(share[cell][0] - share[uniform][0]), "gain_low": low, "gain_high": high}
+    return row
+
+
+def _range(values: Array) -> tuple[float, float]:
+    """95% of the resamples; the first is no resample but what was seen."""
+    low, high = np.quantile(values[1:], [0.025, 0.975])
+    return float(low), float(high)
+
+
+def _resampled(streams: Drawn, found: Mapping[Cell, Sequence[Outcome]]) -> dict[Cell, Array]:
+    """For every cell the percent solved: as seen, and in each resample; all cells are resampled alike."""
+    places = streams.places
+    asked, where = np.unique(np.concatenate(places), return_inverse=True)
+    per_seed = np.split(where, np.cumsum([each.size for each in places])[:-1])
+
+    def totals(values: Sequence[Array]) -> Array:  # (seeds, questions)
+        return np.stack(
+            [np.bincount(w, v, minlength=asked.size) for w, v in zip(per_seed, values, strict=True)]
+        ).astype(np.float64)
+
+    drawn = totals([np.ones(each.size) for each in places])
+    solved = np.stack([totals([outcome.solved.astype(float) for outcome in each]) for each in found.values()])
+
+    random = np.random.default_rng(0)
+    share = np.empty((len(found), 1 + _RESAMPLES))
+    share[:, 0] = 100 * solved.sum(axis=(1, 2)) / drawn.sum()
+    done, step = 1, max(1, _AT_ONCE // asked.size)
+    while done <= _RESAMPLES:
+        size = min(step, 1 + _RESAMPLES - done)
+        questions = _weights(random, streams.tier[asked], size)
+        seeds = random.multinomial(len(places), np.full(len(places), 1 / len(places)), size=size).T
+        right = ((solved.reshape(-1, asked.size) @ questions.T).reshape(len(found), len(places), size) * seeds).sum(1)
+        share[:, done : done + size] = 100 * right / ((drawn @ questions.T) * seeds).sum(0)
+        done += size
+    return dict(zip(found, share, strict=True))
+
+
+def _weights(random: np.random.Generator, tier: NDArray[np.intp], size: int) -> Array:
+    """How often each question is drawn in each of `size` resamples; every tier as many as it has."""
+    weights = np.zeros((size, tier.size))
+    for each in np.unique(tier):
+        members = np.flatnonzero(tier == each)
+        picks = random.integers(members.size, size=(size, members.size)) + members.size * np.arange(size)[:, None]
+        counts = np.bincount(picks.ravel(), minlength=size * members.size)
+        weights[:, members] = counts.reshape(size, members.size)
+    return weights

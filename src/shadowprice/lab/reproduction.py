@@ -1,0 +1,144 @@
+"""From traces to results: which model, which forecasts, all experiments, and what they were made from."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy
+
+from shadowprice import __version__
+from shadowprice.errors import InputError
+from shadowprice.forecast import Forecaster
+from shadowprice.lab.experiments import EXPERIMENTS, run_experiments
+from shadowprice.lab.pictures import query_table
+from shadowprice.lab.pool import FEWEST, TIERS, Pool, Recorded, make_pool, recorded, trained_without
+from shadowprice.lab.replay import REPLAYS
+from shadowprice.lab.results import Results
+from shadowprice.lab.setting import Lab, budgets_of, known
+from shadowprice.lab.streams import STREAMS, counts
+from shadowprice.types import Trace
+
+SEEDS, QUICK_SEEDS = 5, 2
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What a caller may choose; the defaults are the paper's, as far as the traces allow."""
+
+    model: str = ""
+    cap: int | None = None
+    streams: Sequence[str] = ()
+    budgets: Sequence[str] = ()
+    policies: Sequence[str] = ()
+    seeds: int | None = None
+    calibrate: int = 0
+    quick: bool = False
+
+
+def reproduce(
+    traces: Sequence[Trace],
+    train: Sequence[Trace] = (),
+    forecaster: Forecaster | None = None,
+    wishes: Wishes = Wishes(),  # noqa: B008 - frozen
+    *,
+    tell: Callable[[int, int, str], None] = lambda done, of, what: None,
+    about: Mapping[str, Any] | None = None,
+) -> Results:
+    """All tables. `about` is kept in the results' meta: the command, files and their hashes."""
+    steps = len(EXPERIMENTS) + 1
+    tell(0, steps, "forecasts")
+    streams = known("stream", wishes.streams, list(STREAMS))
+    policies = known("policy", wishes.policies, list(REPLAYS))
+    seeds = wishes.seeds or (QUICK_SEEDS if wishes.quick else SEEDS)
+    models = _models(traces, wishes)
+    budgets_of(models[0], wishes.budgets)  # a budget that is none is told before the work begins
+    pools = _pools(models, train, forecaster, wishes.calibrate)
+    budgets = budgets_of(pools[0], wishes.budgets)
+    lab = Lab(pools, models, streams, budgets, policies, seeds, quick=wishes.quick)
+    rows, left_out = run_experiments(lab, lambda done, of, name: tell(1 + done, steps, name))
+    queries, cell = query_table(lab)
+    tell(steps, steps, "done")
+    meta = {**(about or {}), **_meta(lab, left_out), "queries_are_of": cell, "notes": _notes(traces, models, pools[0])}
+    return Results(rows, meta, queries)
+
+
+def _models(traces: Sequence[Trace], wishes: Wishes) -> list[Recorded]:
+    """What was recorded of each model, the one asked for first."""
+    if wishes.cap is not None and wishes.cap < 1:
+        raise InputError(f"--cap {wishes.cap} is no limit", fix="give at least 1")
+    models = recorded(traces, wishes.cap)
+    if not models:
+        told = f"none of the {len(traces):,} traces is graded" if traces else "no traces"
+        raise InputError(told, fix='every line needs "correct": true or false')
+    if wishes.model:
+        names = [each.model for each in models]
+        first = known("model", [wishes.model], names)[0]
+        models.insert(0, models.pop(names.index(first)))
+    return models
+
+
+def _pools(
+    models: Sequence[Recorded], train: Sequence[Trace], forecaster: Forecaster | None, calibrate: int
+) -> list[Pool]:
+    """With forecasts: the first model, and the next that has questions enough."""
+    if calibrate < 0:
+        raise InputError(f"--calibrate {calibrate} is no number of questions", fix="give 0 or more")
+    about = "the forecaster given; what it was trained on is for its owner to know"
+    if train:
+        forecaster, used = trained_without(train, models)
+        about = f"trained on {used:,} traces of other questions"
+    others = [each for each in models[1:] if len(each) >= FEWEST + calibrate]
+    return [make_pool(each, forecaster, calibrate=calibrate, about=about) for each in [models[0], *others[:1]]]
+
+
+def _meta(lab: Lab, left_out: Mapping[str, str]) -> dict[str, Any]:
+    pool = lab.pool
+    n = min(lab.queries, len(pool))
+    return {
+        "shadowprice": __version__,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "scipy": scipy.__version__,
+        "model": pool.model,
+        "second_model": lab.pools[1].model if len(lab.pools) > 1 else None,
+        "questions": len(pool),
+        "cap": pool.cap,
+        "median_tokens": pool.median,
+        "forecasts": pool.forecast_from,
+        "tiers": {name: int(np.sum(pool.tier == tier)) for tier, name in enumerate(TIERS)},
+        "tiers_by": pool.tiers_by,
+        "streams": {name: counts(pool, name, n) for name in lab.streams},
+        "queries": n,
+        "budgets": list(lab.budgets),
+        "policies": list(lab.policies),
+        "seeds": list(range(lab.seeds)),
+        "quick": lab.quick,
+        "left_out": dict(left_out),
+    }
+
+
+def _notes(traces: Sequence[Trace], models: Sequence[Recorded], pool: Pool) -> list[str]:
+    """What a reader must know of the data, or would ask about."""
+    notes = ["tale: traces hold no teacher's estimates; on the forecast it is `proportional`"]
+    if ungraded := sum(trace.correct is None for trace in traces):
+        notes.append(f"{ungraded:,} traces without a grade are left out")
+    early = sum(trace.truncated and trace.tokens < pool.cap for trace in pool.first)
+    if early:
+        notes.append(
+            f"{early:,} answers were cut below the cap of {pool.cap:,}: they count as running up to it, unsolved"
+        )
+    if late := sum(trace.tokens > pool.cap for trace in pool.first):
+        notes.append(f"{late:,} answers are longer than the cap of {pool.cap:,}: they count as cut there, unsolved")
+    several = sum(len(question) > 1 for question in pool.questions)
+    if several:
+        notes.append(f"{several:,} questions have several answers: the first is replayed, all are there for best of K")
+    if len(models) > 2:
+        notes.append(f"{len(models)} models in the traces; compared are {pool.model} and the next largest")
+    repeated = len(pool) - len({trace.prompt for trace in pool.first})
+    if repeated:
+        notes.append(f"{repeated:,} questions are asked more than once, under other names")
+    return notes

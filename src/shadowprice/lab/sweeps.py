@@ -1,0 +1,149 @@
+"""What happens along a line: more budget, another decay rate, another velocity, a worse forecast."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from shadowprice.lab.compare import Drawn, Row, compare, compare_drawn
+from shadowprice.lab.replay import Queries
+from shadowprice.lab.setting import Lab, budgets_of
+from shadowprice.lab.streams import draw
+from shadowprice.types import Forecast
+
+_MULTIPLES = ("0.125x", "0.25x", "0.35x", "0.5x", "0.7x", "1x", "1.4x", "2x", "2.8x", "4x", "8x")
+_FEW_MULTIPLES = ("0.125x", "0.25x", "0.5x", "1x", "2x", "4x", "8x")
+_ALPHAS = (0.02, 0.2, 2.0, 20.0, 200.0)
+_NOISES = (0.0, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5)
+
+
+def _grid(lab: Lab) -> list[int]:
+    return budgets_of(lab.pool, _FEW_MULTIPLES if lab.quick else _MULTIPLES)
+
+
+def scarce_median_ample(lab: Lab) -> list[int]:
+    """The smallest and the largest budget of the main table, and the median length between them."""
+    middle = budgets_of(lab.pool, ("1x",))
+    return sorted({lab.budgets[0], *middle, lab.budgets[-1]})
+
+
+def frontier(lab: Lab) -> list[Row]:
+    """Solved against tokens spent, with what hindsight reaches; on one stream."""
+    return compare(
+        "frontier",
+        lab.pool,
+        streams=[lab.stream],
+        budgets=_grid(lab),
+        policies=lab.accountings(),
+        seeds=lab.seeds,
+        queries=lab.queries,
+    )
+
+
+def phase_transition(lab: Lab) -> list[Row]:
+    """Figure 5: solved and abandoned against the budget."""
+    return compare(
+        "phase_transition",
+        lab.pool,
+        streams=lab.streams,
+        budgets=_grid(lab),
+        policies={"uniform": ["reserved"], "clear": ["reserved"]},
+        seeds=lab.seeds,
+        queries=lab.queries,
+    )
+
+
+def beta(lab: Lab) -> list[Row]:
+    """Figure 7: fixed decay rates against the one that adapts to the budget (eq. 16)."""
+    fixed = np.geomspace(0.01 / lab.pool.median, 1.0, lab.some(16, 8))
+    rows = [{**row, "beta": float(rate), "adaptive": False} for rate in fixed for row in _clear(lab, "beta", beta=rate)]
+    for row in _clear(lab, "beta"):
+        surplus = row["budget"] - float(lab.pool.forecast.tokens.mean())
+        rows.append({**row, "beta": 1 / max(1e-6, surplus), "adaptive": True})
+    return rows
+
+
+def alpha(lab: Lab) -> list[Row]:
+    """Figure 8: the price scales with alpha, the grants do not move."""
+    return [{**row, "alpha": velocity} for velocity in _ALPHAS for row in _clear(lab, "alpha", alpha=velocity)]
+
+
+def _clear(lab: Lab, table: str, **options: float) -> list[Row]:
+    return compare(
+        table,
+        lab.pool,
+        streams=[lab.stream],
+        budgets=scarce_median_ample(lab),
+        policies={"clear": ["reserved"]},
+        seeds=lab.seeds,
+        queries=lab.queries,
+        options=options,
+    )
+
+
+def noise(lab: Lab) -> list[Row]:
+    """Figure 11: forecasts multiplied by exp(sigma z). Every draw has a stream and a noise of its own."""
+    draws, pool = lab.some(30, 6), lab.pool
+    n = min(lab.queries, len(pool))
+    places = [draw(pool, lab.stream, n, seed) for seed in range(draws)]
+    drawn = Drawn(places, [Queries.of(pool, each) for each in places], pool.tier)
+    budgets = scarce_median_ample(lab)[:2]
+    rows: list[Row] = []
+    for sigma in _NOISES:
+        facts = {"table": "noise", "model": pool.model, "stream": lab.stream, "noise": sigma}
+        rows += compare_drawn(
+            facts,
+            replace(drawn, queries=[_disturbed(some, sigma, seed) for seed, some in enumerate(drawn.queries)]),
+            pool.median,
+            budgets=budgets,
+            policies={"uniform": ["reserved"], "clear": ["reserved"]},
+        )
+    return rows
+
+
+def _disturbed(queries: Queries, sigma: float, seed: int) -> Queries:
+    """The same draw at every sigma, so that only its size differs."""
+    z = np.random.default_rng([seed, 11]).standard_normal(len(queries))
+    tokens = np.clip(queries.forecast.tokens * np.exp(sigma * z), 1.0, 2.0**40)
+    return replace(queries, forecast=Forecast(tokens))
+
+
+def waterfall(lab: Lab) -> list[Row]:
+    """Where the budget went: tokens of a whole stream, from the rows of the main table."""
+    budget = scarce_budget(lab)
+    return [
+        {
+            "table": "waterfall",
+            "model": row["model"],
+            "stream": row["stream"],
+            "budget": budget,
+            "policy": row["policy"],
+            "accounting": row["accounting"],
+            **_parts(row),
+        }
+        for row in _main_rows(lab.found)
+        if row["stream"] == lab.stream and row["budget"] == budget
+    ]
+
+
+def scarce_budget(lab: Lab) -> int:
+    """The budget of the main table that is nearest to half the median length."""
+    return min(lab.budgets, key=lambda budget: abs(np.log(budget / lab.pool.median / 0.5)))
+
+
+def _main_rows(rows: Sequence[Row]) -> list[Row]:
+    return [row for row in rows if row["table"] == "main" and row["source"] == "ours"]
+
+
+def _parts(row: Row) -> Row:
+    n, spent = row["queries"], row["tokens_spent"]
+    unused = row["tokens_granted"] - spent if row["accounting"] == "reserved" else 0.0  # metered: it flowed back
+    return {
+        "tokens": n * row["budget"],
+        "unused": round(n * unused),
+        "truncated": round(n * row["tokens_cut"]),
+        "wrong": round(n * row["tokens_wrong"]),
+        "right": round(n * (spent - row["tokens_cut"] - row["tokens_wrong"])),
+    }

@@ -1,0 +1,136 @@
+"""The paper's tables: main comparison, second model, code, structural variants, datasets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from shadowprice.lab import paper
+from shadowprice.lab.compare import Drawn, Row, compare, compare_drawn
+from shadowprice.lab.pool import FEWEST, TIERS, Pool, Question, Recorded, make_pool
+from shadowprice.lab.replay import Queries
+from shadowprice.lab.setting import Lab, LeftOut, budgets_of
+from shadowprice.types import Trace
+
+ATTEMPTS = 4  # the paper's K
+ATTEMPT_CAP = 1024  # and its B
+_BASELINES = ("uniform", "proportional", "clear", "expected", "oracle", "clairvoyant")
+
+
+def main(lab: Lab) -> list[Row]:
+    """Table 1."""
+    return _compare("main", lab, lab.pool, lab.budgets, lab.accountings()) + paper.main()
+
+
+def second_model(lab: Lab) -> list[Row]:
+    """Table 4."""
+    if len(lab.pools) < 2:
+        raise LeftOut("the traces are of one model")
+    pool = lab.pools[1]
+    return (
+        _compare("second_model", lab, pool, budgets_of(pool, ("0.5x", "1x", "2x")), lab.accountings())
+        + paper.second_model()
+    )
+
+
+def variants(lab: Lab) -> list[Row]:
+    """Table 3. Where tokens are scarce eq. 16 makes every curve a step, and they cannot differ."""
+    policies = {name: ["reserved"] for name in ("uniform", "clear", "triangular", "quadratic")}
+    return _compare("variants", lab, lab.pool, lab.budgets, policies) + paper.variants()
+
+
+def datasets(lab: Lab) -> list[Row]:
+    """Tables 6 and 7."""
+    return [row for pool in lab.models for row in _datasets(pool)] + paper.datasets()
+
+
+def _datasets(pool: Recorded) -> list[Row]:
+    names = np.array([trace.dataset or "(unnamed)" for trace in pool.first])
+    rows = []
+    for name in dict.fromkeys(names.tolist()):
+        who = names == name
+        tiers = np.unique(pool.tier[who])
+        rows.append(
+            {
+                "table": "datasets",
+                "model": pool.model,
+                "dataset": name,
+                "questions": int(who.sum()),
+                "correct": int(pool.correct[who].sum()),
+                "solved": 100 * float(pool.correct[who].mean()),
+                "mean_tokens": float(pool.length[who].mean()),
+                "median_tokens": float(np.median(pool.length[who])),
+                "truncated": int(pool.truncated[who].sum()),
+                "tier": TIERS[tiers[0]] if tiers.size == 1 else "by length",
+                "cap": pool.cap,
+                "source": "ours",
+            }
+        )
+    return rows
+
+
+def _compare(table: str, lab: Lab, pool: Pool, budgets: Sequence[int], policies: dict[str, list[str]]) -> list[Row]:
+    return compare(
+        table,
+        pool,
+        streams=lab.streams,
+        budgets=budgets,
+        policies=policies,
+        seeds=lab.seeds,
+        queries=lab.queries,
+    )
+
+
+# --- best of K ---------------------------------------------------------------------------------
+
+
+def code_best_of_k(lab: Lab) -> list[Row]:
+    """Table 2. A query's grant is shared by its K attempts, in turn; one that passes stops the rest.
+
+    So a query needs the tokens of its attempts up to the first that passes, each cut at the attempt's own
+    cap, and the forecast is of that, cross-fitted. Every seed takes other attempts of each question, and
+    all questions once.
+    """
+    rows: list[Row] = []
+    for pool in lab.models:
+        several = [question for question in pool.questions if len(question) >= ATTEMPTS]
+        if len(several) < FEWEST:
+            continue
+        drawn = [best_of_k(pool, several, seed) for seed in range(lab.seeds)]
+        everyone = np.arange(len(several))
+        rows += compare_drawn(
+            {"table": "code_best_of_k", "model": pool.model, "stream": _one_name(several), "k": ATTEMPTS}
+            | {"attempt_cap": min(ATTEMPT_CAP, pool.cap)},
+            Drawn([everyone] * lab.seeds, [Queries.of(each, everyone) for each in drawn], np.zeros_like(everyone)),
+            drawn[0].median,
+            budgets=[*budgets_of(drawn[0], ("0.25x", "0.5x", "1x", "2x")), ATTEMPTS * ATTEMPT_CAP],
+            policies=lab.accountings(*_BASELINES),
+        )
+    if not rows:
+        raise LeftOut(f"no model has {FEWEST} questions with {ATTEMPTS} answers each")
+    return rows + paper.code_best_of_k()
+
+
+def _one_name(questions: Sequence[Question]) -> str:
+    return " + ".join(dict.fromkeys(question[0].dataset or "(unnamed)" for question in questions))
+
+
+def best_of_k(pool: Recorded, questions: Sequence[Question], seed: int) -> Pool:
+    """A pool in which one answer stands for K attempts."""
+    random = np.random.default_rng(seed)
+    cap = min(ATTEMPT_CAP, pool.cap)
+    together = [[_together(question, cap, random)] for question in questions]
+    return make_pool(Recorded(pool.model, ATTEMPTS * cap, together))
+
+
+def _together(question: Question, cap: int, random: np.random.Generator) -> Trace:
+    order: list[int] = random.permutation(len(question))[:ATTEMPTS].tolist()
+    chosen = [question[i] for i in order]
+    used = 0
+    for trace in chosen:
+        used += max(1, min(trace.tokens, cap))
+        if trace.correct and not trace.truncated and trace.tokens <= cap:
+            return replace(trace, tokens=used, truncated=False)
+    return replace(chosen[0], tokens=used, truncated=False, correct=False)
