@@ -178,7 +178,7 @@ def cross_fitted(questions: Sequence[Question], cap: int) -> Forecast:
         inside: list[int] = np.flatnonzero(fold == this).tolist()
         outside: list[int] = np.flatnonzero(fold != this).tolist()
         others = [_under(trace, cap) for i in outside for trace in questions[i]]
-        parts.append(Text().fit(others).predict(_queries([questions[i] for i in inside.tolist()])))
+        parts.append(Text().fit(others).predict(_queries([questions[i] for i in inside])))
         places.append(inside)
     return _joined(parts, np.concatenate(places))
 

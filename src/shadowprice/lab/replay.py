@@ -6,6 +6,7 @@
               flows back and is divided again, by the same policy, among those without a complete answer,
               until nobody can pay. Who was cut goes on where it stopped, and the policy is told what is
               still expected of it: the median of what is left, given that it is longer than what is there.
+              The policy `metered` needs no grants: it serves the best index first (`market.metered`).
 
 Either is checked against its budget, every time.
 """
@@ -23,6 +24,7 @@ from shadowprice.arrays import Array
 from shadowprice.forecast.intervals import chance_within, quantile
 from shadowprice.lab.pool import Mask, Pool
 from shadowprice.market import allocate
+from shadowprice.metering import replayed
 from shadowprice.types import Forecast
 
 Tokens: TypeAlias = NDArray[np.int64]
@@ -90,6 +92,13 @@ def metered(queries: Queries, budget: int, policy: str, **options: Any) -> Outco
     return _outcome(queries, granted, spent, price)
 
 
+def by_index(queries: Queries, budget: int, policy: str) -> Outcome:
+    ends = np.where(queries.truncated, queries.cap + 1, queries.length)
+    age = replayed(queries.forecast, budget, queries.cap, ends)
+    _check(policy, "tokens generated", int(age.sum()), budget, age, queries.cap)
+    return _outcome(queries, age, age, None)
+
+
 def remaining(forecast: Forecast, age: Tokens) -> Forecast:
     """What is still expected of answers that are longer than `age`: the median of what is left, and no more."""
     tokens = forecast.tokens.copy()
@@ -123,6 +132,7 @@ REPLAYS: dict[str, dict[str, Replay]] = {
     "triangular": {"reserved": reserved},
     "quadratic": {"reserved": reserved},
     "expected": {"reserved": reserved},
+    "metered": {"metered": by_index},
     "oracle": {"reserved": reserved, "metered": reserved},
     "clairvoyant": {"reserved": reserved, "metered": reserved},
 }
