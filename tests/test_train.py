@@ -93,7 +93,7 @@ class TestTrain:
         for path in trained.glob("forecaster*/*"):
             assert (tmp_path / path.relative_to(trained)).read_bytes() == path.read_bytes(), path.name
         verdict = json.loads(said.out)
-        assert verdict["traces"] == 300
+        assert verdict["traces"] == 1000
         assert verdict["fingerprint"] == sha256_of(tmp_path / "forecaster" / "forecaster.json")
         report = json.loads((tmp_path / "forecaster.report" / "report.json").read_text())
         assert verdict["report"]["overall"] == report["overall"]
@@ -101,12 +101,12 @@ class TestTrain:
     def test_what_it_says(self, trained, tmp_path, capsys):
         assert train(TRACES, "--out", tmp_path / "f", "--report", tmp_path / "elsewhere") == 0
         said = capsys.readouterr()
-        assert said.out.startswith(f"forecaster -> {tmp_path / 'f'}: kind text, 300 traces of 300 questions")
+        assert said.out.startswith(f"forecaster -> {tmp_path / 'f'}: kind text, 1,000 traces of 1,000 questions")
         assert "Spearman 0." in said.out
         assert "AUC 0." in said.out
         assert "elsewhere" in said.out
         assert "held out" in said.err
-        assert "learning from all 300 traces" in said.err
+        assert "learning from all 1,000 traces" in said.err
         assert (tmp_path / "elsewhere" / "report.md").exists()
 
     def test_nothing_held_out_nothing_reported(self, trained, tmp_path, capsys):
@@ -121,7 +121,7 @@ class TestTrain:
         write_traces(tmp_path / "a.jsonl", traces[:150])
         write_traces(tmp_path / "b.jsonl.gz", traces[150:])
         train(tmp_path / "a.jsonl", tmp_path / "b.jsonl.gz", "--out", tmp_path / "f", "--validation", 0, "--quiet")
-        assert "300 traces of 300 questions" in capsys.readouterr().out
+        assert "1,000 traces of 1,000 questions" in capsys.readouterr().out
 
     def test_traces_without_grades_tell_of_length_only(self, tmp_path, capsys):
         traces = [Trace(t.id, t.prompt, t.tokens, None, t.truncated) for t in shipped_traces("eval")[:150]]
