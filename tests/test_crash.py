@@ -166,7 +166,7 @@ class Run:
         journal = self.journal()
         assert journal[: len(acknowledged)] == acknowledged
         ended = {reservation for _, _, _, reservation, _, _ in journal}
-        charged = sum(tokens for _, kind, _, _, tokens, _ in journal if kind in ("settle", "orphan"))
+        charged = sum(tokens for _, kind, _, _, tokens, _ in journal if kind in ("settle", "pause", "orphan"))
         under_way = sum(tokens for n, kind, _, _, tokens, _ in journal if kind == "reserve" and n not in ended)
         assert self.server.generated - self.before <= charged + under_way <= self.budget
         return under_way

@@ -43,3 +43,20 @@ def test_a_line_that_is_no_trace_is_named(tmp_path, line, said):
     path.write_bytes(gzip.compress(b'{"id": "a", "prompt": "p", "tokens": 1}\n' + line.encode() + b"\n"))
     with pytest.raises(InputError, match=f"bad.jsonl.gz:2: {said}".replace("[", r"\[")):
         list(read_traces(path))
+
+
+def test_lines_that_are_none_can_be_skipped_and_are_told(tmp_path):
+    path = tmp_path / "bad.jsonl"
+    path.write_text('{"id": "a", "prompt": "p", "tokens": 1}\n{\n\n[]\n{"id": "b", "prompt": "p", "tokens": 2}\n')
+    told = []
+    assert [trace.id for trace in read_traces(path, skip=told.append)] == ["a", "b"]
+    assert [(error.line, error.problem.split(":")[0]) for error in told] == [(2, "not JSON"), (4, "not a JSON object")]
+
+
+def test_an_optional_field_that_is_null_is_missing(tmp_path):
+    path = tmp_path / "t.jsonl"
+    path.write_text('{"id": "a", "prompt": "p", "tokens": 1, "gold": null, "temperature": null, "sample": null}\n')
+    assert list(read_traces(path)) == [Trace("a", "p", 1)]
+    path.write_text('{"id": "a", "prompt": null, "tokens": 1}\n')
+    with pytest.raises(InputError, match="prompt is None"):
+        list(read_traces(path))

@@ -126,13 +126,13 @@ class OpenAIBackend:
             return await self.complete(body, limit)
         chat = "messages" in body
         said = so_far.text.rstrip() if chat else so_far.text
-        if self.resumes(body) is False or not said or _says_more(so_far):
-            raise Refused("the server cannot go on with a part of an answer", code="not_continued")
         try:
+            if self.resumes(body) is False or not said or _says_more(so_far):
+                raise Refused("the server cannot go on with a part of an answer", code="not_continued")
             more = await self.complete(_onward(body, said), limit)
         except Refused:
-            if chat and self._goes_on is None:
-                self._goes_on = False
+            if chat:
+                self._goes_on = bool(self._goes_on)
             raise
         if chat and self._goes_on is None:
             self._goes_on = _went_on(so_far, said, more)
@@ -234,7 +234,8 @@ def _went_on(so_far: Completion, said: str, more: Completion) -> bool:
     if so_far.usage_source != "server" or more.usage_source != "server":
         return False
     before, after = (part.body["usage"]["prompt_tokens"] for part in (so_far, more))
-    return before < after <= before + so_far.tokens and not more.text.startswith(said)
+    again = more.text and (more.text.startswith(said) or said.startswith(more.text))
+    return before < after <= before + so_far.tokens and not again
 
 
 def _without(held: str, text: str) -> str:

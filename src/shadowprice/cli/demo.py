@@ -18,15 +18,17 @@ from shadowprice.batchfile import Request
 from shadowprice.budget import parse_budget
 from shadowprice.cli.common import DONE, some
 from shadowprice.data import shipped_traces
-from shadowprice.forecast import Words
+from shadowprice.forecast import Predictor
+from shadowprice.forecast.text import Text
 from shadowprice.grading import grade
 from shadowprice.market import allocate
+from shadowprice.metered_runner import run_metered
 from shadowprice.runfolder import RunFolder
 from shadowprice.runner import Progress, Settings, Summary, run, write_results
 from shadowprice.tasks import Task, tasks
 from shadowprice.types import Query
 
-POLICIES = ("uniform", "clear", "expected")
+POLICIES = ("uniform", "clear", "metered")
 
 
 @dataclass(frozen=True)
@@ -42,12 +44,12 @@ def demo_command(options: argparse.Namespace) -> int:
     budget = parse_budget(options.budget, len(chosen))
     folder = Path(options.out) / time.strftime("%Y%m%d-%H%M%S")
     train = shipped_traces("train")
-    forecaster = Words().fit(train)
+    forecaster = Text().fit(train)
     print(f"{some(len(chosen), 'task')} (sums, capitals, counting, word problems), one budget of {budget:,} tokens")
     print(f"forecasts learnt from {len(train):,} recorded answers of the same model to other tasks\n")
     _show_market(chosen, forecaster, budget)
 
-    backend = LocalBackend(progress=lambda text: print(text, file=sys.stderr, flush=True))
+    backend = LocalBackend(cache=512, progress=lambda text: print(text, file=sys.stderr, flush=True))
     try:
         rows = asyncio.run(_run_all(chosen, budget, folder, backend, forecaster))
     finally:
@@ -63,7 +65,7 @@ def demo_command(options: argparse.Namespace) -> int:
     return DONE
 
 
-def _show_market(chosen: list[Task], forecaster: Words, budget: int) -> None:
+def _show_market(chosen: list[Task], forecaster: Predictor, budget: int) -> None:
     forecast = forecaster.predict([Query(task.id, task.prompt) for task in chosen])
     cleared = allocate(forecast, budget, "clear")
     print(
@@ -76,7 +78,7 @@ def _show_market(chosen: list[Task], forecaster: Words, budget: int) -> None:
 
 
 async def _run_all(
-    chosen: list[Task], budget: int, folder: Path, backend: LocalBackend, forecaster: Words
+    chosen: list[Task], budget: int, folder: Path, backend: LocalBackend, forecaster: Predictor
 ) -> list[Row]:
     requests = [_request(i, task) for i, task in enumerate(chosen, start=1)]
     rows = []
@@ -85,14 +87,11 @@ async def _run_all(
             before = backend.server.tokens_predicted()
             place = RunFolder.create(folder / policy, budget, {"policy": policy, "model": backend.model})
             with place.ledger:
-                progress = await run(
-                    requests,
-                    place.ledger,
-                    backend,
-                    forecaster,
-                    Settings(policy=policy),
-                    tell=_teller(policy, len(chosen)),
-                )
+                told, tell = Settings(policy=policy), _teller(policy, len(chosen))
+                if policy == "metered":
+                    progress = await run_metered(requests, place.ledger, backend, forecaster, told, tell=tell)
+                else:
+                    progress = await run(requests, place.ledger, backend, forecaster, told, tell=tell)
                 out = folder / policy / "answers.jsonl"
                 summary = write_results(
                     requests, place.ledger, progress, out=out, errors=folder / policy / "abandoned.jsonl"
