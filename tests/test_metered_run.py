@@ -5,18 +5,23 @@ import importlib.util
 import json
 import random
 import signal
+import sqlite3
+import subprocess
+import sys
+import time
 import zlib
-from types import SimpleNamespace
+from contextlib import closing
 
 import numpy as np
 import pytest
 
 from shadowprice import Forecast, InputError
-from shadowprice.backends import joined
-from shadowprice.backends.local import LocalBackend, fetch_model
+from shadowprice.backends import joined, local
+from shadowprice.backends.local import LocalBackend, LocalServer, fetch_model
 from shadowprice.backends.openai import OpenAIBackend
 from shadowprice.backends.replay import ReplayBackend
 from shadowprice.batchfile import read_requests
+from shadowprice.cli import main
 from shadowprice.data import shipped_traces
 from shadowprice.errors import Refused, Unavailable
 from shadowprice.ledger import Ledger
@@ -584,9 +589,16 @@ def gguf():
 @pytest.fixture(scope="module")
 def model(gguf):
     """Few slots and many answers that wait, so that each finds its slot taken by another."""
-    backend = LocalBackend(gguf, slots=4, cache=256)
-    yield backend
-    backend.server.close()
+    with LocalServer(gguf, slots=4, cache=256) as running:
+        yield running
+
+
+@pytest.fixture
+def backend(model, monkeypatch):
+    """On the server of all; closing it leaves the server alone."""
+    monkeypatch.setattr(local, "LocalServer", lambda path, **options: model)
+    monkeypatch.setattr(model, "close", lambda: None)
+    return LocalBackend(model.path)
 
 
 CAP = 40
@@ -608,7 +620,7 @@ def undisturbed(model):
     """The greedy answers in one go, as `run` has them: text, finish and tokens."""
 
     async def ask():
-        client, gate = OpenAIBackend(model.server.base_url, model.model, api_key="none"), asyncio.Semaphore(4)
+        client, gate = OpenAIBackend(model.base_url, model.model, api_key="none"), asyncio.Semaphore(4)
 
         async def one(prompt):
             async with gate:
@@ -625,7 +637,7 @@ def undisturbed(model):
 
 
 class TestOnARealModel:
-    def test_an_answer_in_parts_is_token_for_token_what_it_is_in_one(self, model, undisturbed):
+    def test_an_answer_in_parts_is_token_for_token_what_it_is_in_one(self, model, backend, undisturbed):
         """All of them at once, a few tokens each in turn, so that nobody finds his own state in a slot."""
 
         async def in_turn():
@@ -635,31 +647,32 @@ class TestOnARealModel:
                 async with gate:
                     so_far = found[prompt]
                     left = CAP - (so_far.tokens if so_far else 0)
-                    found[prompt] = joined(so_far, await client.extend(chat(prompt), so_far, min(9, left)))
+                    found[prompt] = joined(so_far, await backend.extend(chat(prompt), so_far, min(9, left)))
 
-            client = on(model.server)
             try:
                 while due := [p for p, a in found.items() if not a or (a.finish == "length" and a.tokens < CAP)]:
                     await asyncio.gather(*map(extend, due))
             finally:
-                await client.close()
+                await backend.close()
             return found
 
-        before = model.server.tokens_predicted()
+        before = model.tokens_predicted()
         found = asyncio.run(in_turn())
         assert {p: (a.text, a.finish, a.tokens) for p, a in found.items()} == {
             p: (a.text, a.finish, a.tokens) for p, a in undisturbed.items()
         }
         assert sum(answer.tokens > 18 for answer in found.values()) >= 15  # three parts or more
-        assert model.server.tokens_predicted() - before == sum(answer.tokens for answer in found.values())
+        assert model.tokens_predicted() - before == sum(answer.tokens for answer in found.values())
 
     @pytest.mark.parametrize("budget", [240, 600])
-    def test_what_the_model_itself_counts_is_within_the_budget(self, model, undisturbed, tmp_path, batch, budget):
+    def test_what_the_model_itself_counts_is_within_the_budget(
+        self, model, backend, undisturbed, tmp_path, batch, budget
+    ):
         lengths = {prompt: answer.tokens for prompt, answer in undisturbed.items()}
         w = World(tmp_path, batch, lengths, budget, spread=1.5, temperature=0)
-        before = model.server.tokens_predicted()
-        summary = w.run(on(model.server), max_tokens=CAP, quantum=8)
-        assert model.server.tokens_predicted() - before == summary.spent == min(budget, sum(lengths.values()))
+        before = model.tokens_predicted()
+        summary = w.run(backend, max_tokens=CAP, quantum=8)
+        assert model.tokens_predicted() - before == summary.spent == min(budget, sum(lengths.values()))
         assert parts_per_query(w.ledger) > 0.3
         w.ledger.close()
         for prompt, (text, finish, tokens, flags) in w.answers().items():
@@ -668,10 +681,61 @@ class TestOnARealModel:
             assert (text == whole.text) if finish == "stop" else tokens <= whole.tokens
             assert not flags
 
+    def test_killed_and_resumed_it_goes_on_from_the_very_tokens(self, gguf, undisturbed, tmp_path, batch):
+        lengths = {prompt: answer.tokens for prompt, answer in undisturbed.items()}
+        World(tmp_path, batch, lengths, budget := 500, temperature=0).ledger.close()
+        command = [sys.executable, "-c", ONE_RUN, *map(str, (gguf, tmp_path, CAP))]
+        for rows in (25, 60):
+            with subprocess.Popen(command) as process:
+                while len(journal(tmp_path / "ledger.sqlite")) < rows and process.poll() is None:
+                    time.sleep(0.02)
+                process.kill()
+            assert process.returncode == -signal.SIGKILL
+        subprocess.run(command, check=True, timeout=120)
+        with Ledger.reopen(tmp_path / "ledger.sqlite") as ledger:
+            assert (ledger.spent, ledger.overspent, ledger.reserved) == (budget, 0, 0)
+            kinds = [entry.kind for entry in ledger.entries()]
+            answers = {name: json.loads(line) for name, line in ledger.results()}
+        assert kinds.count("orphan") > 0
+        assert kinds.count("pause") > 20
+        ends = {name: line["shadowprice"]["finish"] for name, line in answers.items()}
+        assert set(ends.values()) == {"stop", "length"}
+        for name, line in answers.items():
+            text, whole = line["response"]["body"]["choices"][0]["message"]["content"], undisturbed[name]
+            assert text == whole.text if ends[name] == "stop" else whole.text.startswith(text)
 
-def on(server):
-    """A backend on a server that outlives it."""
-    backend = object.__new__(LocalBackend)
-    backend.server, backend.model = SimpleNamespace(url=server.url, close=lambda: None), server.model
-    backend._client = OpenAIBackend(server.base_url, server.model, api_key="none")
-    return backend
+
+ONE_RUN = """
+import asyncio, sys
+from pathlib import Path
+from shadowprice.backends.local import LocalBackend
+from shadowprice.batchfile import read_requests
+from shadowprice.ledger import Ledger
+from shadowprice.metered_runner import run_metered
+from shadowprice.runner import Settings
+from shadowprice.types import Forecast
+
+class Alike:
+    def predict(self, queries):
+        return Forecast([20.0] * len(queries), 1.5)
+
+gguf, folder, cap = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+requests = list(read_requests(folder / "requests.jsonl"))
+settings = Settings(max_tokens=cap, quantum=8, concurrency=4)
+
+async def go(ledger):
+    backend = LocalBackend(gguf, slots=4, cache=256)
+    try:
+        await run_metered(requests, ledger, backend, Alike(), settings)
+    finally:
+        await backend.close()
+
+with Ledger.reopen(folder / "ledger.sqlite") as ledger:
+    asyncio.run(go(ledger))
+"""
+
+
+def journal(path):
+    """The rows of an account, read beside its only writer."""
+    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as db:
+        return db.execute("SELECT kind FROM journal").fetchall()

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from shadowprice.backends import LIMIT_FIELDS, granted, pausable, response
-from shadowprice.errors import InputError, MissingExtra, Unavailable
+from shadowprice.errors import BackendError, InputError, MissingExtra, Unavailable
 from shadowprice.files import sha256_of
 from shadowprice.types import Completion
 
@@ -283,8 +283,8 @@ class LocalBackend:
         found = await self._client.fetch(f"{self.server.url}/completion", request)
         ended, new = found["stop_type"] in ("eos", "word"), tuple(found["tokens"])
         text = found["content"]
-        if so_far and "\ufffd" in text:  # it begins or ends within a character
-            text = await self._text([*ids, *new][: -1 if ended else None], text, so_far.text)
+        if "\ufffd" in text:  # it begins or ends within a character
+            text = await self._text([*ids, *new], so_far.text if so_far else "", text, ended=ended)
         finish: Literal["stop", "length"] = "stop" if ended else "length"
         tokens, prompt = max(found["tokens_predicted"], len(new)), found["tokens_evaluated"] - len(ids)
         form = response(
@@ -307,10 +307,14 @@ class LocalBackend:
         found = await self._client.fetch(f"{self.server.url}/apply-template", body)
         return str(found["prompt"])
 
-    async def _text(self, ids: list[int], text: str, said: str) -> str:
-        """What all the tokens say after what was `said`; `text` if they do not say that."""
-        found = await self._client.fetch(f"{self.server.url}/detokenize", {"tokens": ids})
-        whole = str(found["content"]).rstrip("\ufffd")
+    async def _text(self, ids: list[int], said: str, text: str, *, ended: bool) -> str:
+        """What all the tokens say after what was `said`, in whole characters; `text` if they do not say that."""
+        shown = ids[:-1] if ended else ids  # the last one says that it has ended
+        try:
+            found = await self._client.fetch(f"{self.server.url}/detokenize", {"tokens": shown})
+        except BackendError:  # must not hide that tokens were generated
+            return text
+        whole = str(found["content"]) if ended else str(found["content"]).rstrip("\ufffd")
         return whole[len(said) :] if whole.startswith(said) else text
 
     async def close(self) -> None:
