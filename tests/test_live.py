@@ -9,7 +9,8 @@ from shadowprice.backends.replay import ReplayBackend
 from shadowprice.batchfile import read_requests
 from shadowprice.data import shipped_traces
 from shadowprice.errors import InputError
-from shadowprice.forecast import PromptLength, Words
+from shadowprice.forecast import PromptLength
+from shadowprice.forecast.text import Text
 from shadowprice.ledger import Ledger
 from shadowprice.runner import Settings, run, write_results
 from shadowprice.tale import BudgetAware, Taught, ask, estimates_in
@@ -48,7 +49,7 @@ def test_200_queries_at_once_that_want_five_times_the_budget(server, tmp_path, b
     async def go():
         client = backend(server)
         try:
-            return await run(requests, ledger, client, Words().fit(shipped_traces("train")), Settings(concurrency=200))
+            return await run(requests, ledger, client, Text().fit(shipped_traces("train")), Settings(concurrency=200))
         finally:
             await client.close()
 

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from shadowprice.backends import joined
 from shadowprice.backends.replay import ReplayBackend
 from shadowprice.errors import InputError, Refused
 from shadowprice.types import Trace
@@ -26,6 +27,36 @@ def chat(*contents):
 
 def ask(backend, body, limit=100):
     return asyncio.run(backend.complete(body, limit))
+
+
+class TestParts:
+    @pytest.mark.parametrize("limit", range(1, 7))
+    def test_add_up_to_the_answer(self, limit):
+        async def all_of_them():
+            backend, found, sizes = ReplayBackend([exact(), exact(sample=1)]), None, []
+            await backend.complete(chat("1 + 1?"), 100)  # the other sample is begun, and gone on with
+            while found is None or found.finish == "length":
+                part = await backend.extend(chat("1 + 1?"), found, limit)
+                sizes.append(part.tokens)
+                found = joined(found, part)
+            return found, sizes
+
+        done, sizes = asyncio.run(all_of_them())
+        assert (done.text, done.tokens, done.finish) == (ANSWER, 6, "stop")
+        assert done.body["choices"][0]["message"]["content"] == ANSWER
+        assert done.body["id"].endswith("-1")
+        assert done.body["usage"]["completion_tokens"] == sum(sizes) == 6
+        assert all(size == limit for size in sizes[:-1])
+
+    def test_a_trace_that_was_cut_has_no_more(self):
+        async def beyond():
+            backend = ReplayBackend([exact(truncated=True)])
+            first = await backend.extend(chat("1 + 1?"), None, 6)
+            return first, await backend.extend(chat("1 + 1?"), first, 5)
+
+        first, more = asyncio.run(beyond())
+        assert (first.tokens, first.finish, first.flags) == (6, "length", ())
+        assert (more.text, more.tokens, more.finish, more.flags) == ("", 0, "length", ("trace_truncated",))
 
 
 class TestAnAnswer:

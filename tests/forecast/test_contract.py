@@ -1,23 +1,35 @@
 """What holds for every forecaster that can be trained."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from shadowprice import InputError, Query
-from shadowprice.forecast import load
+from shadowprice.forecast import KINDS, load
 from shadowprice.forecast.evaluation import evaluate
-from shadowprice.forecast.text import Text
 
 from .stories import queries, stories
 
-FORECASTERS = {"text": Text}
+
+@pytest.fixture(scope="module", params=KINDS)
+def make(request, tmp_path_factory):
+    """Makes one that has learnt nothing yet."""
+    if request.param == "text":
+        return lambda heads=None: KINDS["text"]()()
+    torch = pytest.importorskip("torch", reason="the extra `encoder` is not installed")
+    from .encoders import small_deberta
+
+    base = small_deberta(tmp_path_factory.mktemp("base"), [trace.prompt for trace in stories(400)])
+    torch.set_num_threads(1)  # two that wait for each other on a busy machine take ten times as long
+    settings = {"max_length": 32, "epochs": 9, "learning_rate": 1e-3}
+    return lambda heads=("spread", "success"): KINDS["encoder"]()(base, heads=heads, **settings)
 
 
-@pytest.fixture(scope="module", params=FORECASTERS)
-def trained(request):
-    return FORECASTERS[request.param]().fit(stories(400))
+@pytest.fixture(scope="module")
+def trained(make):
+    return make().fit(stories(400))
 
 
 def same(one, other):
@@ -59,9 +71,9 @@ def test_it_adapts_to_another_model_from_a_hundred_traces(trained):
     assert np.median(trained.predict(queries(fresh)).tokens) < 0.5 * scores.median_tokens  # it is another one
 
 
-def test_truncated_traces_are_censored(trained):
+def test_truncated_traces_are_censored(make):
     """Cut at 150 tokens, nobody can see how long the long ones are; but not that they end there."""
-    cut = type(trained)().fit(stories(600, seed=6, cap=150))
+    cut = make().fit(stories(600, seed=6, cap=150))
     long = [trace for trace in stories(300, seed=7) if trace.prompt.startswith("Explain")]
     assert np.median(cut.predict(queries(long)).tokens) > 190
 
@@ -83,17 +95,15 @@ def test_no_queries_get_no_forecasts(trained):
     assert len(trained.predict([])) == 0
 
 
-def test_too_little_to_learn_from(trained):
+def test_too_little_to_learn_from(make):
     for few in ([], stories(5), stories(1) * 50):
         with pytest.raises(InputError, match="too few"):
-            type(trained)().fit(few)
+            make().fit(few)
 
 
-def test_traces_without_grades_teach_length_only(trained):
-    from dataclasses import replace
-
-    ungraded = [replace(trace, correct=None) for trace in stories(200)]
-    forecast = type(trained)().fit(ungraded).predict(queries(stories(50, seed=8)))
+def test_traces_without_grades_teach_length_only(make):
+    ungraded = [replace(trace, correct=None) for trace in stories(400)]
+    forecast = make(heads=("spread",)).fit(ungraded).predict(queries(stories(50, seed=8)))
     assert np.ptp(np.log(forecast.tokens)) > 1
     assert forecast.solve.min() > 0.9
 

@@ -23,20 +23,14 @@ from shadowprice.forecast import load
 from shadowprice.types import Trace
 
 torch = pytest.importorskip("torch", reason="the extra `encoder` is not installed")
-tokenizers = pytest.importorskip("tokenizers", reason="the extra `encoder` is not installed")
 transformers = pytest.importorskip("transformers", reason="the extra `encoder` is not installed")
 
 from shadowprice.forecast.encoder import Encoder  # noqa: E402
 from shadowprice.forecast.encoder_training import Example, losses, per_question  # noqa: E402
 
+from .encoders import SPECIAL, deberta, small_deberta  # noqa: E402
+
 TRAIN, EVAL = shipped_traces("train")[:500], shipped_traces("eval")[:300]
-SPECIAL = ["[PAD]", "[CLS]", "[SEP]", "[UNK]"]
-SHAPE = {
-    "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128,
-    "relative_attention": True, "position_buckets": 32, "max_relative_positions": -1, "position_biased_input": False,
-    "pos_att_type": ["p2c", "c2p"], "share_att_key": True, "norm_rel_ebd": "layer_norm", "type_vocab_size": 0,
-    "pad_token_id": 0,
-}  # fmt: skip
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -47,27 +41,9 @@ def _one_thread():
     torch.set_num_threads(before)
 
 
-def deberta(vocabulary: int):
-    """DeBERTa-v3 in small: the same in kind as microsoft/deberta-v3-base, with random weights."""
-    torch.manual_seed(0)
-    return transformers.DebertaV2Model(transformers.DebertaV2Config(vocab_size=vocabulary, **SHAPE))
-
-
 @pytest.fixture(scope="module")
 def base(tmp_path_factory):
-    """A folder with a small DeBERTa and a tokenizer made of the questions it will see."""
-    folder = tmp_path_factory.mktemp("base")
-    words = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token="[UNK]"))
-    words.pre_tokenizer, words.decoder = tokenizers.pre_tokenizers.ByteLevel(), tokenizers.decoders.ByteLevel()
-    trainer = tokenizers.trainers.BpeTrainer(vocab_size=1000, special_tokens=SPECIAL, show_progress=False)
-    words.train_from_iterator([trace.prompt for trace in TRAIN], trainer)
-    words.post_processor = tokenizers.processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
-    )
-    names = dict(zip(("pad_token", "cls_token", "sep_token", "unk_token"), SPECIAL, strict=True))
-    transformers.PreTrainedTokenizerFast(tokenizer_object=words, **names).save_pretrained(folder)
-    deberta(1000).save_pretrained(folder)
-    return folder
+    return small_deberta(tmp_path_factory.mktemp("base"), [trace.prompt for trace in TRAIN])
 
 
 def quick(base, **more) -> Encoder:

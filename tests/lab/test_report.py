@@ -85,7 +85,7 @@ class TestThePage:
         assert {each.removeprefix("#") for each in found.references} <= set(found.ids)
 
     def test_it_is_no_larger_than_a_picture(self, page, results):
-        assert len(results.queries) == 300
+        assert len(results.queries) >= 300
         assert len(page.encode()) < 3_000_000
 
     def test_the_same_results_give_the_same_page(self, page, results):

@@ -21,7 +21,7 @@ from shadowprice.batchfile import error_line, read_requests
 from shadowprice.cli import main
 from shadowprice.data import shipped_traces
 from shadowprice.errors import InputError, LedgerError
-from shadowprice.forecast import Words
+from shadowprice.forecast.text import Text
 from shadowprice.lab.account import read_account
 from shadowprice.lab.runreport import query_rows, run_report, run_steps
 from shadowprice.ledger import Ledger
@@ -50,7 +50,7 @@ def finished(tmp_path, batch):
     requests = list(read_requests(batch([request_line(t.id, t.prompt) for t in TRACES])))
     place = RunFolder.create(tmp_path / "run", BUDGET, {"policy": "clear", "model": "SmolLM2", "input": "ab12"})
     with place.ledger as ledger:
-        forecaster = Words().fit(shipped_traces("train"))
+        forecaster = Text().fit(shipped_traces("train"))
         progress = asyncio.run(run(requests, ledger, ReplayBackend(TRACES), forecaster, Settings(concurrency=4)))
         errors = tmp_path / "errors.jsonl"
         summary = write_results(requests, ledger, progress, out=tmp_path / "out.jsonl", errors=errors)

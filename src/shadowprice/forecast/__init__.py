@@ -18,7 +18,6 @@ from shadowprice.errors import InputError
 from shadowprice.forecast.folder import description
 from shadowprice.forecast.prompt_length import PromptLength
 from shadowprice.forecast.table import ForecastTable
-from shadowprice.forecast.words import Words
 from shadowprice.types import Forecast, Query, Trace
 
 __all__ = [
@@ -29,7 +28,6 @@ __all__ = [
     "Forecaster",
     "Predictor",
     "PromptLength",
-    "Words",
     "default",
     "load",
     "predict_all",

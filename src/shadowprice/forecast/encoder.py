@@ -30,7 +30,11 @@ _SPREADS = (0.05, 3.0)
 
 @dataclass(frozen=True)
 class _Learnt:
-    """A network that forecasts (log length - mean) / scale; and what is forecast for all where there is no head."""
+    """A network that forecasts (log length - mean) / scale, and what held-out questions and grades tell for all.
+
+    `spread` multiplies what the network's head says, which is too sure of what it has learnt by heart; where there is
+    no head it is the spread itself.
+    """
 
     network: Network
     mean: float
@@ -130,13 +134,11 @@ class Encoder:
                 resume=self.resume,
                 progress=self.progress,
             )
-        learnt = _Learnt(network, mean, scale, spread=1.0, solve=float(np.mean(graded)) if graded else 1.0)
-        found = learnt.log_lengths(network.outputs([example.text for example in held_out], self.recipe.batch))
-        if not np.isfinite(found).all():
-            raise InputError("the training diverged", fix="lower the learning rate")
-        missed = np.array([example.length for example in held_out]) - found
+        self._learnt = _Learnt(network, mean, scale, spread=1.0, solve=float(np.mean(graded)) if graded else 1.0)
+        found = self._forecast([example.text for example in held_out])
+        missed = (np.array([example.length for example in held_out]) - np.log(found.tokens)) / found.spread
         spread = _spread(missed, np.array([example.truncated for example in held_out]))
-        self._learnt, self.history, self.calibration = replace(learnt, spread=spread), history, None
+        self._learnt, self.history, self.calibration = replace(self._learnt, spread=spread), history, None
         return self
 
     def adapt(self, traces: Sequence[Trace]) -> Self:
@@ -188,11 +190,13 @@ class Encoder:
     def _forecast(self, texts: Sequence[str]) -> Forecast:
         learnt = self._trained()
         outputs = learnt.network.outputs(texts, self.recipe.batch)
+        if not np.isfinite(outputs).all():
+            raise InputError("the training diverged", fix="lower the learning rate")
         column = {head: outputs[:, i] for i, head in enumerate(self.heads, start=1)}
         spread: Array | float = learnt.spread
         solve: Array | float = learnt.solve
         if "spread" in column:
-            spread = np.clip(np.exp(np.clip(column["spread"], -10.0, 10.0)) * learnt.scale, *_SPREADS)
+            spread = np.clip(np.exp(np.clip(column["spread"], -10.0, 10.0)) * learnt.scale * spread, *_SPREADS)
         if "success" in column:
             solve = np.clip(expit(column["success"]), 0.01, 0.99)
         return Forecast(np.exp(np.clip(learnt.log_lengths(outputs), 0.0, 15.0)), spread, solve)
