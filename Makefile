@@ -2,7 +2,7 @@
 # make test   set everything up and run the tests
 # make check  ruff, mypy --strict, layers, documentation
 # make bench  speed, as ratios measured side by side (benchmarks/)
-# make docs   regenerate what README and docs show: figure, outputs, help texts
+# make docs   regenerate what README and docs show: figure and numbers of a reproduction, outputs, help texts
 # make traces collect the recorded answers that the package ships: an hour or two
 PYTHON ?= python3
 VENV := .venv
@@ -31,6 +31,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/lab.py
 
 docs: $(READY)
+	$(BIN)/shadowprice reproduce --out build/reproduce
 	$(BIN)/python scripts/docs.py
 
 traces: $(READY)

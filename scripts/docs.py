@@ -1,6 +1,7 @@
 """Regenerate what README and docs show, or check that it is still what the code does.
 
-python scripts/docs.py           write
+shadowprice reproduce --out build/reproduce
+python scripts/docs.py           write, from what that command has left there
 python scripts/docs.py --check   exit 1 if anything has drifted
 """
 
@@ -14,18 +15,24 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
-from typing import Any
 
 import frontier
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
-ROWS = ROOT / "docs" / "frontier.json"
+RESULTS = ROOT / "build" / "reproduce"
+RECORD = ROOT / "docs" / "frontier.json"
 FIGURE = ROOT / "docs" / "frontier.svg"
 
 _EXAMPLE = re.compile(r"```python\n(.*?)```\n\n```text\n(.*?)```", re.DOTALL)
 _HELP = re.compile(r"```console\n\$ (shadowprice [^\n]*--help)\n(.*?)```", re.DOTALL)
+# What the record fills in stands behind a mark that names it.
+_CELL = re.compile(r"<!-- (\w+) (reserved|metered) (\d+) -->[^|\n]*?(?= ?\|)")
+_SOLVED = re.compile(r"<!-- solved (\w+) (reserved|metered) (\d+) -->(?:\d+\.\d)?")
+_META = re.compile(r"<!-- meta (\w+) -->(?:\d[\d,]*\d|\d)?")
+_FINDINGS = re.compile(r"(?<=<!-- findings -->\n).*?(?=<!-- end of findings -->)", re.DOTALL)
 
 
 def output_of(code: str) -> str:
@@ -41,46 +48,59 @@ def help_of(command: str) -> str:
     return subprocess.run(arguments, capture_output=True, text=True, check=True, env=environment).stdout
 
 
-def regenerated(readme: str) -> str:
+def regenerated(readme: str, record: frontier.Record) -> str:
     readme = _EXAMPLE.sub(lambda m: f"```python\n{m[1]}```\n\n```text\n{output_of(m[1])}```", readme)
     readme = _HELP.sub(lambda m: f"```console\n$ {m[1]}\n{help_of(m[1])}```", readme)
-    cells = {(row["policy"], row["budget"]): row for row in json.loads(ROWS.read_text())}
+    return filled_in(readme, record)
+
+
+def filled_in(readme: str, record: frontier.Record) -> str:
+    rows = {(row["policy"], row["accounting"], row["budget"]): row for row in record["rows"]}
 
     def cell(match: re.Match[str]) -> str:
-        row = cells[match[1], float(match[2])]
-        return f"<!-- {match[1]} {match[2]} -->{row['solved']:.1f} ({row['ci_low']:.1f} to {row['ci_high']:.1f})"
+        row = rows[match[1], match[2], int(match[3])]
+        mark = match[0][: match[0].index("-->") + 3]
+        return f"{mark}{row['solved']:.1f} ({row['ci_low']:.1f} to {row['ci_high']:.1f})"
 
-    return re.sub(r"<!-- (\w+) ([\d.]+) -->[^|<\n]*?(?= ?[|<\n])", cell, readme)
+    def solved(match: re.Match[str]) -> str:
+        row = rows[match[1], match[2], int(match[3])]
+        return f"<!-- solved {match[1]} {match[2]} {match[3]} -->{row['solved']:.1f}"
+
+    def meta(match: re.Match[str]) -> str:
+        value = record["meta"][match[1]]
+        return f"<!-- meta {match[1]} -->{len(value) if isinstance(value, list) else value:,.0f}"
+
+    for pattern, fill in ((_CELL, cell), (_SOLVED, solved), (_META, meta)):
+        readme = pattern.sub(fill, readme)
+    return _FINDINGS.sub(lambda _: told(record), readme)
 
 
-def same(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> bool:
-    """Up to half a point: another processor rounds otherwise, and a query in a thousand may fall to the other side."""
-
-    def alike(a: Any, b: Any) -> bool:
-        return abs(a - b) <= 0.5 if isinstance(a, float) and isinstance(b, float) else bool(a == b)
-
-    return len(one) == len(other) and all(
-        a.keys() == b.keys() and all(alike(a[name], b[name]) for name in a) for a, b in zip(one, other, strict=True)
+def told(record: frontier.Record) -> str:
+    """Which of the paper's claims held, in two sentences."""
+    claims = [row for row in record["findings"] if row["claimed_by"] == "paper" and row["held"] != "not tested"]
+    held, failed = ([row["claim"] for row in claims if row["held"] == how] for how in ("yes", "no"))
+    text = (
+        f"Of the paper's {len(claims)} claims that these traces can test, {len(held)} held: {'; '.join(held)}. "
+        f"{len(failed)} did not: {'; '.join(failed)}."
     )
+    return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False) + "\n"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true")
-    check = parser.parse_args().check
-    rows = frontier.rows()
-    drifted = []
-    if check:
-        if not same(rows, json.loads(ROWS.read_text())):
-            drifted.append(ROWS)
-        if regenerated(README.read_text()) != README.read_text():
-            drifted.append(README)
-    else:
-        ROWS.write_text(json.dumps(rows, indent=1) + "\n")
-        frontier.draw(rows, FIGURE)
-        README.write_text(regenerated(README.read_text()))
-    for path in drifted:
-        print(f"{path.relative_to(ROOT)} is not what the code says any more: run `make docs`", file=sys.stderr)
+    if not parser.parse_args().check:
+        record = frontier.kept(RESULTS)
+        RECORD.write_text(json.dumps(record, indent=1) + "\n")
+        frontier.draw(record, FIGURE)
+        README.write_text(regenerated(README.read_text(), record))
+        return 0
+    record = json.loads(RECORD.read_text())
+    drifted = [f"{RECORD.relative_to(ROOT)}: {what}" for what in frontier.drift(record, FIGURE)]
+    if regenerated(README.read_text(), record) != README.read_text():
+        drifted.append("README.md is not what the code and the record say")
+    for what in drifted:
+        print(f"{what}: run `make docs`", file=sys.stderr)
     return 1 if drifted else 0
 
 

@@ -1,96 +1,105 @@
-"""The README's figure: solved against tokens spent, on recorded answers of a real model.
+"""What the README shows of a recorded `shadowprice reproduce`: the rows behind its figure and its figures.
 
-The shipped evaluation traces are replayed: greedy answers are the same at every cap, so an answer is
-solved exactly if its grant reaches its length and it is right. Forecasts are learnt from the shipped
-training traces, which share no question with them. All but `metered` reserve what they grant; that one
-pays for tokens as they are generated, best index first.
+The record is a part of the results of the command that it names, kept in docs/frontier.json: what was
+compared, the findings, and what they were made from. The figure is drawn from it by the lab's own code.
 """
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
+import matplotlib as mpl
 
-from shadowprice import Query, allocate
-from shadowprice.data import shipped_traces
-from shadowprice.forecast.text import Text
-from shadowprice.metering import replayed
-from shadowprice.types import Forecast
+import shadowprice
+from shadowprice.data import shipped_hash, shipped_traces
+from shadowprice.lab.compare import compare
+from shadowprice.lab.figures import FIGURES
+from shadowprice.lab.panels import write_figure
+from shadowprice.lab.pool import make_pool, recorded, trained_without
+from shadowprice.lab.results import Results
+from shadowprice.lab.streams import QUERIES
 
-SHARES = [0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0]  # of the mean length
-POLICIES = {
-    "uniform": "uniform",
-    "clear": "CLEAR",
-    "expected": "expected (ours)",
-    "metered": "metered (ours)",
-    "oracle": "oracle (true lengths)",
-}
-CAP = 512
+COMMAND = "shadowprice reproduce --out build/reproduce"
+SHOWN = (
+    ("uniform", "reserved"),
+    ("clear", "reserved"),
+    ("expected", "reserved"),
+    ("metered", "metered"),
+    ("oracle", "reserved"),
+)
+COMPARED = (*SHOWN, ("uniform", "metered"), ("clear", "metered"))
+_CLOSE = (
+    0.5  # points, or tokens: another processor rounds otherwise, and a query in a thousand may fall to the other side
+)
+
+Record = dict[str, Any]
 
 
-def rows() -> list[dict[str, float | str | int]]:
-    train, evaluated = shipped_traces("train"), shipped_traces("eval")
-    lengths = np.array([trace.tokens for trace in evaluated])
-    correct = np.array([bool(trace.correct) for trace in evaluated])
-    forecast = Text().fit(train).predict([Query(trace.id, trace.prompt) for trace in evaluated])
-    resample = np.random.default_rng(0).integers(len(evaluated), size=(2000, len(evaluated)))
-    found: list[dict[str, float | str | int]] = []
-    for policy in POLICIES:
-        for share in SHARES:
-            budget = int(share * lengths.sum())
-            grants = reached(policy, forecast, budget, lengths)
-            solved = 100.0 * ((grants >= lengths) & correct)
-            low, high = np.quantile(solved[resample].mean(axis=1), [0.025, 0.975])
-            found.append(
-                {
-                    "policy": policy,
-                    "budget": share,
-                    "spent": round(float(np.minimum(grants, lengths).mean()), 1),
-                    "solved": round(float(solved.mean()), 1),
-                    "ci_low": round(float(low), 1),
-                    "ci_high": round(float(high), 1),
-                }
-            )
+def kept(folder: Path) -> Record:
+    """What is recorded of results."""
+    results = Results.read(folder)
+    if results.meta["command"] != COMMAND:
+        raise SystemExit(f"{folder} was made by `{results.meta['command']}`: run `{COMMAND}`")
+    rows = [row for row in results.table("frontier") if (row["policy"], row["accounting"]) in COMPARED]
+    meta = {**results.meta, "matplotlib": mpl.__version__}
+    return {"meta": meta, "rows": rows, "findings": results.table("findings")}
+
+
+def draw(record: Record, path: Path) -> None:
+    """One panel for both accountings: what they share is the tokens that were really generated."""
+    rows = [
+        {name: value for name, value in row.items() if name != "accounting"}
+        for row in record["rows"]
+        if (row["policy"], row["accounting"]) in SHOWN
+    ]
+    picture = FIGURES["frontier"]
+    with tempfile.TemporaryDirectory() as place:
+        write_figure(picture.panels(rows), picture.title, Path(place) / "figure")
+        path.write_bytes((Path(place) / "figure.svg").read_bytes())
+
+
+def drift(record: Record, figure: Path) -> list[str]:
+    """What has changed since: the package, its data, the figure, or what comes out, of which a part is done again."""
+    meta, found = record["meta"], []
+    if meta["shadowprice"] != shadowprice.__version__:
+        found.append(f"it was recorded by version {meta['shadowprice']}")
+    hashes = {file["role"]: file["sha256"] for file in meta["files"]}
+    if hashes != {"traces": shipped_hash("eval"), "train": shipped_hash("train")}:
+        found.append("it was recorded on other traces than are shipped")
+    if meta["matplotlib"] == mpl.__version__ and not _draws(record, figure):
+        found.append(f"{figure.name} does not show what was recorded")
+    return found + _recomputed(record)
+
+
+def _draws(record: Record, figure: Path) -> bool:
+    with tempfile.TemporaryDirectory() as place:
+        draw(record, Path(place) / "again.svg")
+        return (Path(place) / "again.svg").read_bytes() == figure.read_bytes()
+
+
+def _recomputed(record: Record) -> list[str]:
+    """A scarce budget and an ample one done again, on the same streams."""
+    models = recorded(shipped_traces("eval"))
+    forecaster, _ = trained_without(shipped_traces("train"), models)
+    policies: dict[str, list[str]] = {}
+    for policy, accounting in COMPARED:
+        policies.setdefault(policy, []).append(accounting)
+    again = compare(
+        "frontier",
+        make_pool(models[0], forecaster),
+        streams=[record["rows"][0]["stream"]],
+        budgets=record["meta"]["budgets"][1:4:2],
+        policies=policies,
+        seeds=len(record["meta"]["seeds"]),
+        queries=QUERIES,
+    )
+    then = {(row["policy"], row["accounting"], row["budget"]): row for row in record["rows"]}
+    found = []
+    for row in again:
+        cell = row["policy"], row["accounting"], row["budget"]
+        for name in ("solved", "ci_low", "ci_high", "tokens_spent"):
+            if cell not in then or abs(row[name] - then[cell][name]) > _CLOSE:
+                found.append(f"{name} of {' '.join(map(str, cell))} is {row[name]:.1f} now")
     return found
-
-
-def reached(policy: str, forecast: Forecast, budget: int, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How far each answer may come."""
-    if policy == "metered":
-        return replayed(forecast, budget, CAP, lengths)
-    truth = {"lengths": lengths} if policy == "oracle" else {}
-    return allocate(forecast, budget, policy, max_tokens=CAP, **truth).tokens
-
-
-def draw(found: list[dict[str, float | str | int]], path: Path) -> None:
-    import matplotlib as mpl
-
-    mpl.use("svg")
-    mpl.rcParams.update({"svg.hashsalt": "shadowprice", "font.size": 10, "svg.fonttype": "path"})
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(7.2, 3.8), layout="constrained")
-    style = {
-        "uniform": ("#8a8a8a", "--"),
-        "clear": ("#0072b2", "-"),
-        "expected": ("#cc79a7", "-"),
-        "metered": ("#d55e00", "-"),
-        "oracle": ("#333333", ":"),
-    }
-    for policy, name in POLICIES.items():
-        line = [row for row in found if row["policy"] == policy]
-        colour, dash = style[policy]
-        spent = [row["spent"] for row in line]
-        low, high = [row["ci_low"] for row in line], [row["ci_high"] for row in line]
-        axes.fill_between(spent, low, high, color=colour, alpha=0.12, lw=0)
-        axes.plot(spent, [row["solved"] for row in line], dash, color=colour, label=name, lw=1.8, marker="o", ms=3)
-    axes.set(xscale="log", xlabel="tokens spent per query", ylabel="solved, %", ylim=(0, None))
-    ticks = [5, 10, 20, 40, 80]
-    axes.set_xticks(ticks, [str(tick) for tick in ticks])
-    axes.minorticks_off()
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
-    figure.savefig(path, metadata={"Date": None, "Creator": None})
-    plt.close(figure)

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
+
+# Tests run side by side, and their vectors are short: threads that wait for each other only cost time.
+# Read when NumPy or Torch is first imported, which is after this.
+for _threads in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
+    os.environ.setdefault(_threads, "1")
 
 
 def request_line(name: str, text: str = "What is 2 + 3?", **body) -> dict:

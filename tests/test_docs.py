@@ -1,5 +1,7 @@
 """What the documents say is what there is."""
 
+import copy
+import json
 import re
 import subprocess
 import sys
@@ -22,6 +24,55 @@ def test_links_lead_somewhere(path):
 def test_the_readme_and_its_figure_are_what_the_code_says():
     done = subprocess.run([sys.executable, "scripts/docs.py", "--check"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture
+def scripts(monkeypatch):
+    """The module that writes and checks, and what it has recorded."""
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    import docs
+
+    return docs, json.loads(docs.RECORD.read_text())
+
+
+@pytest.mark.parametrize(
+    ("there", "wrong"),
+    [
+        (r"(<!-- clear reserved 18 -->)[\d.]+", r"\g<1>99.9"),
+        (r"(<!-- clear reserved 18 -->[\d.]+) \([\d.]+", r"\1 (0.1"),
+        (r"(<!-- solved metered metered 18 -->)[\d.]+", r"\g<1>99.9"),
+        (r"(<!-- meta questions -->)[\d,]+", r"\g<1>2,000"),
+        (r"(\d+) held: ", "15 held: "),
+    ],
+)
+def test_a_number_in_the_readme_that_was_not_recorded_is_noticed(scripts, there, wrong):
+    docs, record = scripts
+    readme = docs.README.read_text()
+    assert docs.filled_in(readme, record) == readme
+    changed, times = re.subn(there, wrong, readme)
+    assert times == 1
+    assert docs.filled_in(changed, record) == readme
+
+
+def test_a_record_of_other_code_or_data_is_noticed(scripts):
+    docs, record = scripts
+    other = copy.deepcopy(record)
+    other["meta"] |= {"shadowprice": "0.0.1", "matplotlib": docs.frontier.mpl.__version__}
+    other["meta"]["files"][0]["sha256"] = "ab12"
+    (row,) = [r for r in other["rows"] if (r["policy"], r["accounting"], r["budget"]) == ("metered", "metered", 18)]
+    row["solved"] += 5
+    *found, recomputed = docs.frontier.drift(other, docs.FIGURE)
+    assert found == [
+        "it was recorded by version 0.0.1",
+        "it was recorded on other traces than are shipped",
+        "frontier.svg does not show what was recorded",
+    ]
+    assert recomputed.startswith("solved of metered metered 18 is ")
+
+
+def test_no_line_of_the_readme_begins_with_a_mark_that_would_end_its_paragraph():
+    lines = [line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("<!--")]
+    assert lines == ["<!-- findings -->", "<!-- end of findings -->"]
 
 
 def test_the_paper_table_names_tests_and_names_that_exist():

@@ -15,7 +15,7 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from shadowprice import Forecast, InputError
+from shadowprice import Forecast, InputError, metering
 from shadowprice.backends import joined, local
 from shadowprice.backends.local import LocalBackend, LocalServer, fetch_model
 from shadowprice.backends.openai import OpenAIBackend
@@ -23,7 +23,7 @@ from shadowprice.backends.replay import ReplayBackend
 from shadowprice.batchfile import read_requests
 from shadowprice.cli import main
 from shadowprice.data import shipped_traces
-from shadowprice.errors import Refused, Unavailable
+from shadowprice.errors import BackendError, Refused, Unavailable
 from shadowprice.ledger import Ledger
 from shadowprice.market.metered import schedule
 from shadowprice.metered_runner import run_metered
@@ -142,6 +142,12 @@ class TestOnRecordedAnswers:
         for name, (_, finish, tokens, _) in w.answers().items():
             assert tokens == min(30, lengths[name])
             assert (finish == "stop") == (lengths[name] <= 30)
+
+    def test_answers_longer_than_their_forecast_thinks_possible_go_on_while_nobody_else_wants_the_tokens(self, world):
+        w = world(lengths := dict.fromkeys(["a", "b", "c"], 300), 800)
+        w.told = Told(dict.fromkeys(lengths, 20), spread=0.05)
+        summary = w.run(recorded(lengths))
+        assert (summary.finished, summary.truncated, summary.spent) == (2, 1, 800)
 
     def test_as_many_are_served_at_once_as_allowed(self, world):
         class Counting(ReplayBackend):
@@ -409,6 +415,19 @@ class TestAServerThatBeginsAnew:
         assert summary.flags == {"not_counted": summary.finished + summary.truncated}
         assert summary.finished > 0
 
+    @pytest.mark.parametrize("usage", [True, False])
+    def test_whose_answers_nobody_counted_teaches_nothing_about_lengths(self, world, monkeypatch, usage):
+        """What such an answer is charged is its limit."""
+        lessons = []
+        monkeypatch.setattr(metering, "learnt", lambda forecast, *seen: lessons.append(seen) or forecast)
+        w = world(LENGTHS, 10**6)
+        w.told = Told({name: 20 + 3 * length for name, length in LENGTHS.items()})
+        with hostile.Server(tells(goes_on=False, usage=usage)) as server:
+            summary = w.run(client(server))
+            assert summary.finished >= 32
+            w.run(client(server))  # from the ledger
+        assert bool(lessons) == usage
+
     def test_parts_from_before_are_given_as_far_as_they_came(self, world):
         w = world(LENGTHS, 10**6, spread=1.5)
 
@@ -437,7 +456,10 @@ MISBEHAVIOURS = {
     "never ends": hostile.never_ending,
     "says more than it may and counts it": hostile.ten_tokens_a_piece,
     "a book in one piece": hostile.a_book_in_one_piece,
-    "429": hostile.fails(429, retry_after="0.01"),
+    "says a usage above its limit": hostile.says(1, {"completion_tokens": 501}),
+    "says nonsense": hostile.streams("data: {nonsense\n\n", work=1),
+    "429": hostile.fails(429),
+    "429 with a delay": hostile.fails(429, retry_after="0.01"),
     "500": hostile.fails(500, work=4),
     "400": hostile.fails(400),
     "breaks off": hostile.error_in_the_stream,
@@ -451,7 +473,12 @@ MISBEHAVIOURS = {
     "knows no stream options": hostile.knows_no_stream_options,
     "does not stream": hostile.does_not_stream,
 }
-IGNORES_LIMITS = {"never ends", "says more than it may and counts it", "a book in one piece"}
+IGNORES_LIMITS = {
+    "never ends",
+    "says a usage above its limit",
+    "says more than it may and counts it",
+    "a book in one piece",
+}
 
 
 class TestAnyServer:
@@ -471,9 +498,10 @@ class TestAnyServer:
         with hostile.Server(behave) as server:
             summary = w.run(client(server, timeout=0.3, stall_timeout=0.1), concurrency=4, attempts=2)
             assert server.generated <= w.ledger.spent or summary.stopped
-        assert bool(summary.stopped) == (how in IGNORES_LIMITS)
+        assert bool(summary.stopped or w.ledger.overspent) == (how in IGNORES_LIMITS)
         assert w.ledger.spent <= budget
-        assert w.ledger.overspent == 0
+        if how != "says a usage above its limit":  # and is believed
+            assert w.ledger.overspent == 0
         assert w.ledger.reserved == 0
         assert len(w.answers()) + len(w.errors()) == 8
         for name, (text, finish, _, _) in w.answers().items():
@@ -561,6 +589,41 @@ class TestTheCommand:
             assert self.run(tmp_path, batch, server, "--resume", "--accounting", "reserved") == 2
             assert len(server.requests) == asked
         assert "another accounting" in capsys.readouterr().err
+
+    def test_resuming_what_is_finished_changes_nothing(self, tmp_path, batch, capsys):
+        with hostile.Server(tells()) as server:
+            found = []
+            for more in ([], ["--resume"]):
+                self.run(tmp_path, batch, server, *more)
+                found.append([(tmp_path / name).read_text() for name in ("out", "err", "run/manifest.json")])
+                found[-1].append(capsys.readouterr().out)
+        assert found[0] == found[1]
+
+    def test_clearings_before_a_crash_are_kept(self, tmp_path, batch, capsys, monkeypatch):
+        with hostile.Server(tells()) as server:
+            with monkeypatch.context() as broken:
+                broken.setattr(Ledger, "pause", None)
+                with pytest.raises(ExceptionGroup):
+                    self.run(tmp_path, batch, server)
+            self.run(tmp_path, batch, server, "--resume")
+        first, second, *_ = json.loads((tmp_path / "run" / "manifest.json").read_text())["rounds"]
+        assert (first["budget"], first["queries"]) == (1500, 40)
+        assert second["budget"] < 1500
+        assert "clearings" in capsys.readouterr().out
+
+    def test_what_was_expected_of_every_query_is_kept(self, tmp_path, batch):
+        with hostile.Server(tells()) as server:
+            self.run(tmp_path, batch, server)
+        kept = read_jsonl(tmp_path / "run" / "forecast.jsonl")
+        assert [line["custom_id"] for line in kept] == list(LENGTHS)
+        assert {(line["tokens"], line["spread"], line["solve"]) for line in kept} == {(40, 1.2, 0.5)}
+
+    def test_a_request_for_several_answers_is_named_before_anything_begins(self, tmp_path, batch, capsys):
+        path = batch([request_line("a"), request_line("b", n=2)])
+        command = ["run", path, "--budget", 9, "--accounting", "metered", "--base-url", "http://127.0.0.1:1/v1"]
+        assert main([str(a) for a in [*command, "--out", tmp_path / "out"]]) == 2
+        assert f"{path}:2: asks for several answers" in capsys.readouterr().err
+        assert not list(tmp_path.glob("*.run"))
 
     @pytest.mark.parametrize(
         "more", [["--samples", "2"], ["--policy", "clear"], ["--option", "beta=1"], ["--no-reclaim"]], ids=" ".join
@@ -680,6 +743,37 @@ class TestOnARealModel:
             assert whole.text.startswith(text)
             assert (text == whole.text) if finish == "stop" else tokens <= whole.tokens
             assert not flags
+
+    @pytest.mark.parametrize(
+        "more",
+        [{"response_format": {"type": "json_object"}}, {"logprobs": True}, {"stop": [","]}],
+        ids=lambda more: next(iter(more)),
+    )
+    def test_what_applies_to_an_answer_as_a_whole_is_heeded(self, backend, more):
+        body = {**chat(PROMPTS[-1]), **more}
+
+        async def both():
+            try:
+                return await backend.complete(body, 12), await backend.extend(body, None, 12)
+            finally:
+                await backend.close()
+
+        whole, found = asyncio.run(both())
+        assert not backend.resumes(body)
+        assert found.body["choices"] == whole.body["choices"]
+
+    def test_a_question_that_the_model_cannot_be_asked_costs_nothing(self, backend):
+        image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+
+        async def ask():
+            try:
+                await backend.extend({"messages": [{"role": "user", "content": [image]}]}, None, 9)
+            finally:
+                await backend.close()
+
+        with pytest.raises(BackendError, match="image") as failed:
+            asyncio.run(ask())
+        assert failed.value.tokens == 0
 
     def test_as_a_server_like_any_other_it_shows_that_it_goes_on(self, model, undisturbed, tmp_path, batch):
         """By text, which is exact where the model spells words in the usual way."""

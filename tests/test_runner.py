@@ -423,6 +423,20 @@ class TestResuming:
             assert main([*arguments, "--resume", "--policy", "uniform"]) == 2
             assert "another policy" in capsys.readouterr().err
 
+    @pytest.mark.parametrize(("words", "more"), [(60, []), (2, ["--no-reclaim"])])
+    def test_what_is_finished_stays_as_it_is(self, tmp_path, batch, words, more):
+        """Prices of abandoned queries too; and a single clearing stays single, though tokens are left."""
+        path = batch([request_line(f"q{i}", "word " * 5 * i) for i in range(1, 20)])
+        found = []
+        with hostile.Server(talks(words)) as server:
+            arguments = run_command(path, tmp_path, "--base-url", server.url, "--model", "m", *more)[3:]
+            for resume in ([], ["--resume"]):
+                assert main([*arguments, "--budget", "400", *resume]) == 3
+                names = ("out", "err", "run/manifest.json")
+                found.append([len(server.requests), *((tmp_path / name).read_text() for name in names)])
+        assert found[0] == found[1]
+        assert all(line["error"]["price"] for line in read_jsonl(tmp_path / "err"))
+
     def test_there_must_be_a_run_to_continue(self, tmp_path, batch, capsys):
         path = batch([request_line("a")])
         with hostile.Server(talks(5)) as server:

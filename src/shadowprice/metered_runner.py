@@ -29,7 +29,7 @@ import orjson
 from shadowprice.backends import PausingBackend, joined
 from shadowprice.batchfile import Request
 from shadowprice.errors import BackendError, Distrusted, Unavailable
-from shadowprice.forecast import Predictor, predict_all
+from shadowprice.forecast import Predictor
 from shadowprice.ledger import Ledger
 from shadowprice.market.metered import schedule
 from shadowprice.metering import Meter, Stretch
@@ -41,6 +41,7 @@ from shadowprice.runner import (
     attempted,
     caps,
     output_line,
+    progress_of,
     refuse_several_answers,
 )
 from shadowprice.types import Completion, Forecast
@@ -57,16 +58,18 @@ async def run_metered(
     forecaster: Predictor,
     settings: Settings,
     *,
+    rounds: Sequence[Round] = (),
     tell: Callable[[Progress], None] = lambda progress: None,
 ) -> Progress:
     """Answer what the budget of `ledger` allows; everything that happens is in the ledger.
 
-    A ledger that holds answers, or parts of some, is continued: nothing is paid for twice. Of `settings`
-    the policy, its options, `reclaim` and `samples` do not matter here.
+    A ledger that holds answers, or parts of some, is continued: nothing is paid for twice. `rounds` are the
+    clearings it has had. Of `settings` the policy, its options, `reclaim` and `samples` do not matter here.
     """
     refuse_several_answers(requests)
-    forecast = predict_all(forecaster, [r.query for r in requests])
-    service = _Service(requests, ledger, backend, forecast, settings, tell)
+    progress = progress_of(requests, ledger, forecaster, rounds)
+    tell(progress)
+    service = _Service(requests, ledger, backend, progress, settings, tell)
     service.clear()
     async with asyncio.TaskGroup() as group:
         for _ in range(min(settings.concurrency, len(requests))):
@@ -84,39 +87,49 @@ class _Service:
         requests: Sequence[Request],
         ledger: Ledger,
         backend: PausingBackend,
-        forecast: Forecast,
+        progress: Progress,
         settings: Settings,
         tell: Callable[[Progress], None],
     ) -> None:
         self.ledger, self.backend, self.settings, self.tell = ledger, backend, settings, tell
+        self.progress = progress
         self.names = [r.query.id for r in requests]
+        self.places = {name: query for query, name in enumerate(self.names)}
         self.bodies = [orjson.loads(r.raw)["body"] for r in requests]
         self.tries = dict.fromkeys(self.names, 0)  # since its last success
         self.parts = _parts(ledger)
         age = [part.tokens if (part := self.parts.get(name)) else 0 for name in self.names]
-        self.meter = Meter(forecast, caps(requests, settings), age, quantum=settings.quantum)
-        self.progress = Progress(forecast, ledger.budget, spent=ledger.spent, answered=self._leave_out_answered())
+        self.meter = Meter(progress.forecast, caps(requests, settings), age, quantum=settings.quantum)
+        self._leave_out_answered()
         self.cleared: Forecast | None = None  # the forecast of the latest clearing
         self.counts = True  # the server does, so that tokens can be metered
         self.busy = 0
         self.turn, self.trial = asyncio.Condition(), asyncio.Lock()
 
-    def _leave_out_answered(self) -> int:
-        """Tells the meter of the answers that are there already; gives their number."""
-        place = {name: query for query, name in enumerate(self.names)}
-        answered = [(place[name], orjson.loads(line)) for name, line in self.ledger.results() if name in place]
-        for query, record in answered:
-            self.meter.waiting[query] = False
-            told = record.get("shadowprice") or {"finish": "error", "tokens": 0}
-            self.meter.age[query] = told["tokens"]
-            if told["finish"] == "stop":
-                self.meter.told(query, told["tokens"], ended=True)
-        return len(answered)
+    def _leave_out_answered(self) -> None:
+        """Tells the meter of the answers that are there already."""
+        for name, line in self.ledger.results():
+            if name in self.places:
+                told = orjson.loads(line).get("shadowprice") or {"finish": "error", "tokens": 0, "usage_source": ""}
+                self.meter.waiting[self.places[name]] = False
+                self._learn(self.places[name], told["tokens"], told["finish"], told["usage_source"])
+
+    def _learn(self, query: int, tokens: int, finish: str, usage_source: str) -> None:
+        """Tells the meter how long an answer is that does not wait for more."""
+        if usage_source == "assumed":  # what was charged for it says nothing of its length
+            self.meter.age[query] = 0
+        elif finish == "stop":
+            self.meter.told(query, tokens, ended=True)
+        else:
+            self.meter.age[query] = tokens  # longer than that
 
     def clear(self) -> None:
-        """Finds the price, where the forecast is another one than it was."""
-        meter, rows = self.meter, np.flatnonzero(self.meter.waiting)
-        if meter.corrected is self.cleared or not rows.size:
+        """Finds the price, where the forecast is another one than it was and there is something to pay with."""
+        meter = self.meter
+        if meter.corrected is self.cleared or (self.progress.rounds and not self.ledger.available):
+            return
+        rows = np.flatnonzero(meter.waiting)
+        if not rows.size:
             return
         self.cleared = meter.corrected
         plan = schedule(meter.corrected.take(rows), meter.cap[rows], meter.age[rows])
@@ -145,7 +158,7 @@ class _Service:
         """The best stretch, its grant and its reservation; None: nobody can be served any more."""
         async with self.turn:
             while not self.progress.stopped:
-                stretch = self.meter.next() if self.ledger.available else None
+                stretch = self.meter.next() or self._beyond_forecast() if self.ledger.available else None
                 if stretch and stretch.start and self._resumes(stretch.query) is False:
                     self._end_as_it_is(stretch.query)
                     continue
@@ -162,14 +175,24 @@ class _Service:
             self.turn.notify_all()
             return None
 
+    def _beyond_forecast(self) -> Stretch | None:
+        """An answer that is longer than its forecast thought possible goes on when nobody else wants the tokens."""
+        for name in self.parts:
+            query = self.places[name]
+            if self.meter.waiting[query]:
+                self.meter.waiting[query] = False
+                start = int(self.meter.age[query])
+                return Stretch(query, start, int(min(start + self.settings.quantum, self.meter.cap[query])), 0.0)
+        return None
+
     def _wanted(self, stretch: Stretch) -> int:
         """The tokens to reserve for a stretch, or for the whole answer where it cannot be paused.
 
         No more than a share of what is not spent, so that others can be served at the same time.
         """
         length, resumes = stretch.stop - stretch.start, self._resumes(stretch.query)
-        others = self.busy + int(np.count_nonzero(self.meter.waiting))
-        share = (self.ledger.available + self.ledger.reserved) // min(self.settings.concurrency, others + 1)
+        unanswered = len(self.names) - self.progress.answered
+        share = (self.ledger.available + self.ledger.reserved) // min(self.settings.concurrency, unanswered)
         if resumes:
             return min(length, max(self.settings.quantum, share))
         if resumes is None:
@@ -234,13 +257,11 @@ class _Service:
         if over or not self._resumes(query):
             self.ledger.settle(reservation, got.tokens, output_line(name, answer))
             self._answered(query)
+            self._learn(query, answer.tokens, answer.finish, answer.usage_source)
         else:
             self.ledger.pause(reservation, got.tokens, _packed(got))
             self.parts[name] = answer
-        if got.finish == "stop" or name in self.parts:
-            self.meter.told(query, answer.tokens, ended=got.finish == "stop")
-        else:
-            self.meter.age[query] = answer.tokens  # it does not wait, but has shown that it is longer
+            self.meter.told(query, answer.tokens, ended=False)
 
     def _failed(self, stretch: Stretch, reservation: int, failure: Failure) -> None:
         so_far = self.parts.get(name := self.names[stretch.query])

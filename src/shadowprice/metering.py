@@ -3,10 +3,11 @@
 A `Meter` holds the queries of a run that are neither finished nor being served, best index first, and
 hands out stretches of generation; whoever serves one tells it how far it came.
 
-Forecasts are corrected by what the run itself shows: when a number of answers have ended (the first time
-32, then twice as many each time) all of the forecast is calibrated anew (`forecast.calibration`) on what
-is known: lengths of answers that ended, and that the others are longer than what they have generated.
-Whether answers are right is not known to a run, so the chance of success stays as forecast.
+Forecasts are corrected by what the run itself shows: when a number of answers have ended (the first time 32,
+then twice as many each time) the level and the spread of all lengths, and their tail where the forecast has
+none, are estimated anew (`forecast.calibration.level`) from what is known: lengths of answers that ended, and
+that the others are longer than what they have generated. Whether answers are right is not known to a run, so
+the chance of success stays as forecast.
 """
 
 from __future__ import annotations
@@ -17,19 +18,36 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from shadowprice.forecast.calibration import Calibration
+from shadowprice.arrays import Array
+from shadowprice.forecast.calibration import level
 from shadowprice.market.metered import Schedule, schedule
 from shadowprice.types import Forecast
 
 _FIRST_LESSON = 32  # answers that have ended
+_LONGEST, _SPREADS = 2.0**40, (0.02, 8.0)
 
 
 def learnt(forecast: Forecast, age: NDArray[np.int64], ended: NDArray[np.bool_]) -> Forecast:
     """The forecast, corrected by a run in which answers have this age, and some have ended there."""
     begun = age > 0
-    nobody_knows = np.full(np.count_nonzero(begun), np.nan)
-    seen = Calibration.fit_to(forecast.take(begun), age[begun], ~ended[begun], nobody_knows)
-    return seen.apply_to_lengths(forecast)
+    shift, factor, tail = level(forecast.take(begun), age[begun], ~ended[begun])
+    times = float(np.exp(shift))
+
+    def tokens(median: Array) -> Array:
+        return np.clip(median * times, 1.0, _LONGEST)
+
+    def spread(width: Array) -> Array:
+        clipped: Array = np.clip(width * factor, *_SPREADS)
+        return clipped
+
+    return Forecast(
+        tokens(forecast.tokens),
+        spread(forecast.spread),
+        forecast.solve,
+        tail if forecast.tail is None else forecast.tail,
+        tokens(forecast.solved_tokens),
+        spread(forecast.solved_spread),
+    )
 
 
 @dataclass(frozen=True)
@@ -50,7 +68,7 @@ class Meter:
         self.forecast, self.quantum = forecast, quantum
         self.cap = np.broadcast_to(np.asarray(cap, dtype=np.float64), (n,))
         self.ended = np.zeros(n, dtype=bool)
-        self.corrected, self._lesson = forecast, _FIRST_LESSON
+        self.corrected, self._lesson, self._endings = forecast, _FIRST_LESSON, 0
         self.age: NDArray[np.int64] = np.broadcast_to(np.asarray(age, dtype=np.int64), (n,)).copy()
         self.waiting = np.ones(n, dtype=bool)  # neither finished nor being served
         self._lay_out(schedule(forecast, self.cap, self.age))
@@ -67,7 +85,8 @@ class Meter:
     def told(self, query: int, age: int, *, ended: bool) -> None:
         """How far a query came. One that neither ended nor reached its cap waits for its next stretch."""
         self.age[query], self.ended[query] = age, ended
-        if ended and np.count_nonzero(self.ended) >= self._lesson:
+        self._endings += ended
+        if ended and self._endings >= self._lesson:
             self._lesson *= 2
             self.corrected = learnt(self.forecast, self.age, self.ended)
             self._lay_out(schedule(self.corrected, self.cap, self.age))

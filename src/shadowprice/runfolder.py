@@ -1,4 +1,4 @@
-"""The folder of a run: what was asked (manifest.json) and what happened (ledger.sqlite)."""
+"""The folder of a run: what was asked (manifest.json), expected (forecast.jsonl) and what happened (ledger.sqlite)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
@@ -14,7 +14,9 @@ from typing import Any
 from shadowprice import __version__
 from shadowprice.errors import InputError
 from shadowprice.files import replacing
+from shadowprice.forecast.table import forecast_line
 from shadowprice.ledger import Ledger
+from shadowprice.types import Forecast
 
 
 class RunFolder:
@@ -74,6 +76,18 @@ class RunFolder:
         if not started and not ledger.exists():  # killed before anything was sent
             return cls(folder, manifest, Ledger.create(ledger, budget))
         return cls(folder, manifest, Ledger.reopen(ledger))
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing is left to do: it ended, and not because of its server."""
+        return bool(self.manifest["done"]) and not (self.manifest.get("summary") or {}).get("stopped")
+
+    def keep_forecast(self, names: Iterable[str], forecast: Forecast) -> None:
+        """Keeps what was expected of each query, in the form that --forecast reads; the first time only."""
+        path = self.path / "forecast.jsonl"
+        if not path.exists():
+            with replacing([path]) as (file,):
+                file.writelines(forecast_line(name, forecast, i) + b"\n" for i, name in enumerate(names))
 
     def save(self, **changes: Any) -> None:
         self.manifest.update(changes)

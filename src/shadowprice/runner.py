@@ -68,7 +68,7 @@ class Round:
 
 @dataclass
 class Progress:
-    """How far a run is; handed to `tell` after every answer."""
+    """How far a run is; handed to `tell` before the first clearing and after every answer."""
 
     forecast: Forecast
     budget: int
@@ -106,18 +106,20 @@ async def run(
     forecaster: Predictor,
     settings: Settings,
     *,
+    rounds: Sequence[Round] = (),
     verify: Verifier | None = None,
     tell: Callable[[Progress], None] = lambda progress: None,
 ) -> Progress:
     """Answer what the budget of `ledger` allows; everything that happens is in the ledger.
 
-    A ledger that holds answers already is continued: nothing is paid for twice. `verify` tells
-    whether an answer will do; it is called in a thread, and only where there may be several samples.
+    A ledger that holds answers already is continued: nothing is paid for twice. `rounds` are the
+    clearings it has had. `verify` tells whether an answer will do; it is called in a thread, and only
+    where there may be several samples.
     """
     refuse_several_answers(requests)
-    market = _Market(requests, predict_all(forecaster, [r.query for r in requests]), settings)
-    progress = Progress(market.forecast, ledger.budget, spent=ledger.spent)
-    progress.answered = sum(ledger.has_result(r.query.id) for r in requests)
+    progress = progress_of(requests, ledger, forecaster, rounds)
+    market = _Market(requests, progress.forecast, settings)
+    tell(progress)
     tries = dict.fromkeys((r.query.id for r in requests), 0)
     while True:
         waiting = [
@@ -140,9 +142,19 @@ async def run(
     return progress
 
 
-def refuse_several_answers(requests: Sequence[Request]) -> None:
+def progress_of(
+    requests: Sequence[Request], ledger: Ledger, forecaster: Predictor, rounds: Sequence[Round] = ()
+) -> Progress:
+    """How far the run in a ledger has come; nothing is sent."""
+    forecast = predict_all(forecaster, [r.query for r in requests])
+    answered = sum(ledger.has_result(r.query.id) for r in requests)
+    return Progress(forecast, ledger.budget, answered, ledger.spent, list(rounds))
+
+
+def refuse_several_answers(requests: Sequence[Request], path: str | None = None) -> None:
     if several := next((r for r in requests if r.query.answers > 1), None):
-        raise InputError("asks for several answers (n)", line=several.line, fix="ask for one; --samples makes more")
+        fix = "ask for one; --samples makes more"
+        raise InputError("asks for several answers (n)", path=path, line=several.line, fix=fix)
 
 
 def caps(requests: Sequence[Request], settings: Settings) -> NDArray[np.float64]:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
 from shadowprice.data import shipped_traces
 from shadowprice.lab.pool import Pool, make_pool, recorded, trained_without
+from shadowprice.lab.report import report
 from shadowprice.lab.reproduction import Wishes, reproduce
 from shadowprice.lab.results import Results
 
@@ -19,13 +25,40 @@ def pool() -> Pool:
 
 
 @pytest.fixture(scope="session")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+def once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[Path], object]], Path]:
+    """A path that is made once for all the processes of a run of the tests."""
+    place = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        place = place.parent
+
+    def made(name: str, make: Callable[[Path], object]) -> Path:
+        path = place / name
+        with open(place / f"{name}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not path.exists():
+                make(new := place / f"new {name}")
+                new.rename(path)
+        return path
+
+    return made
+
+
+@pytest.fixture(scope="session")
+def results(once) -> Results:
     """A whole reproduction on the shipped answers, as quick as it can be, as it is kept in a folder."""
     about = {
         "command": "shadowprice reproduce --quick --out lab",
         "files": [{"role": "traces", "path": "shipped", "sha256": "0123456789abcdef"}],
     }
     wishes = Wishes(quick=True, streams=["balanced", "mostly-hard"])
-    folder = tmp_path_factory.mktemp("lab")
-    reproduce(shipped_traces("eval"), shipped_traces("train"), wishes=wishes, about=about).write(folder)
-    return Results.read(folder)
+
+    def make(folder: Path) -> None:
+        reproduce(shipped_traces("eval"), shipped_traces("train"), wishes=wishes, about=about).write(folder)
+
+    return Results.read(once("results", make))
+
+
+@pytest.fixture(scope="session")
+def page(once, results: Results) -> str:
+    """The report of the results."""
+    return once("page.html", lambda path: path.write_text(report(results))).read_text()

@@ -100,7 +100,7 @@ def look_at(page, folder, *, width=DESKTOP, dark=False, words=()):
 
 
 @pytest.fixture(scope="module")
-def pages(results, tmp_path_factory):
+def pages(page, tmp_path_factory):
     """The reports of a reproduction and of a run."""
     folder = tmp_path_factory.mktemp("runs") / "run"
     place = RunFolder.create(folder, 500, {"policy": "clear", "model": "m"})
@@ -109,7 +109,7 @@ def pages(results, tmp_path_factory):
             reservation = ledger.reserve(f"q{number}", 16)
             ledger.settle(reservation, 3 + number % 14, answer(3 + number % 14, "length" if number % 3 else "stop"))
         place.save(rounds=[asdict_round(500, 30), asdict_round(300, 12), asdict_round(90, 5)])
-    return {"results": report(results), "run": run_report(folder)}
+    return {"results": page, "run": run_report(folder)}
 
 
 @pytest.fixture(scope="module", params=[("results", DESKTOP), ("results", PHONE), ("run", DESKTOP), ("run", PHONE)])

@@ -1,17 +1,23 @@
 """One reproduction on the shipped answers, looked at table by table."""
 
 from collections import defaultdict
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from shadowprice.data import shipped_traces
 from shadowprice.lab.experiments import EXPERIMENTS
+from shadowprice.lab.figures import drawn
 from shadowprice.lab.findings import CLAIMS, findings
+from shadowprice.lab.pictures import index, predictor, second_predictor
 from shadowprice.lab.reproduction import Wishes, reproduce
 from shadowprice.lab.results import Results
-from shadowprice.lab.setting import Lab
-from shadowprice.lab.streams import STREAMS
+from shadowprice.lab.setting import Lab, LeftOut
+from shadowprice.lab.streams import STREAMS, draw
+from shadowprice.market import allocate
+from shadowprice.market.metered import schedule
+from shadowprice.types import Forecast
 
 WISHES = Wishes(quick=True)
 
@@ -106,6 +112,62 @@ def test_calibration_is_within_its_own_interval(results):
     assert {row["kind"] for row in rows} == {"solve", "length"}
     assert all(row["ci_low"] <= row["observed"] <= row["ci_high"] for row in rows)
     assert sum(row["queries"] for row in rows if row["kind"] == "solve") == results.meta["questions"]
+
+
+def test_every_curve_is_drawn_with_the_peak_that_its_policy_buys(results):
+    rows = grouped(results.table("curves"), "policy")
+    assert set(rows) == {("clear",), ("triangular",), ("quadratic",)}
+    for (policy,), points in rows.items():
+        threshold, surplus = points[0]["threshold"], points[0]["budget"] / 2
+        bought = allocate(Forecast([threshold]), 10**6, policy, beta=1 / surplus).tokens[0]
+        peak = max(points, key=lambda row: row["utility"])
+        assert peak["tokens"] == pytest.approx(bought, abs=1)
+        assert peak["utility"] == pytest.approx(2 * surplus / np.e)
+        assert all(row["utility"] == 0 for row in points if row["tokens"] <= threshold)
+
+
+def test_the_second_model_has_forecasts_of_its_own_to_look_at(pool):
+    other = replace(pool, model="other", forecast=replace(pool.forecast, tokens=pool.forecast.tokens[::-1]))
+    first, second = (table(Lab([pool, other], [pool], quick=True)) for table in (predictor, second_predictor))
+    assert (first[0]["model"], second[0]["model"]) == (pool.model, "other")
+    assert first[0]["spearman"] > 0.5 > second[0]["spearman"]
+    assert set(drawn(first + second)) == {"predictor", "second_predictor"}
+    with pytest.raises(LeftOut):
+        second_predictor(Lab([pool], [pool]))
+
+
+class TestTheIndex:
+    def test_queries_are_left_where_it_falls_below_the_price(self, results):
+        queries = grouped(results.table("index"), "query")
+        assert len(queries) == 5
+        for rows in queries.values():
+            price, stop = rows[0]["price"], rows[0]["stop"]
+            assert price > 0
+            begun = [row for row in rows if row["age"] < stop]
+            after = [row for row in rows if row["age"] >= max(1, stop)]
+            assert all(row["index"] >= price for row in begun)
+            assert after[0]["index"] <= price * 1.05  # ages between which a query may be left are some tokens apart
+        stops = [rows[0]["stop"] for rows in queries.values()]
+        assert 0 in stops
+        assert max(stops) > 0
+
+    def test_they_are_told_apart_from_short_to_long(self, results):
+        tokens = [rows[0]["forecast_tokens"] for rows in grouped(results.table("index"), "query").values()]
+        assert tokens == sorted(set(tokens))
+
+    def test_the_price_is_where_the_expected_cost_meets_the_budget(self, results, pool):
+        row = results.table("index")[0]
+        places = draw(pool, row["stream"], 500, 0)
+        plan = schedule(pool.forecast.take(places), pool.cap)
+        cost = plan.cost[plan.index > row["price"]].sum()
+        assert cost <= row["budget"] * 500 < cost + plan.cost[plan.index == row["price"]].sum()
+
+    def test_ample_tokens_have_no_price_and_everyone_is_begun(self, pool):
+        lab = Lab([pool], [pool], budgets=[10**6], quick=True)
+        rows = index(lab)
+        assert {row["price"] for row in rows} == {0.0}
+        assert all(row["stop"] > 0 for row in rows)
+        assert drawn(rows)["index"]
 
 
 class TestQueries:

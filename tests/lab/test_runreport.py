@@ -25,6 +25,7 @@ from shadowprice.forecast.text import Text
 from shadowprice.lab.account import read_account
 from shadowprice.lab.runreport import query_rows, run_report, run_steps
 from shadowprice.ledger import Ledger
+from shadowprice.metered_runner import run_metered
 from shadowprice.runfolder import RunFolder
 from shadowprice.runner import Settings, run, write_results
 
@@ -34,6 +35,7 @@ from ..test_crash import tells_a_story
 from .test_report import HOSTILE, Page
 
 TRACES = shipped_traces("eval")[:60]
+METERED_TRACES = shipped_traces("eval")[:120]
 BUDGET = 1200
 ENDS = ["stop", "length", "error", "open", "void", "pause"]
 
@@ -54,6 +56,7 @@ def finished(tmp_path, batch):
         progress = asyncio.run(run(requests, ledger, ReplayBackend(TRACES), forecaster, Settings(concurrency=4)))
         errors = tmp_path / "errors.jsonl"
         summary = write_results(requests, ledger, progress, out=tmp_path / "out.jsonl", errors=errors)
+        place.keep_forecast((trace.id for trace in TRACES), progress.forecast)
         place.save(done=True, summary=asdict(summary), files={"errors": str(errors)})
     return tmp_path / "run"
 
@@ -71,7 +74,7 @@ class TestAFinishedRun:
         assert summary["abandoned"] > 0
         answered = summary["finished"] + summary["truncated"]
         assert f"{answered} of 60 queries answered, for {summary['spent']:,} of 1,200 tokens." in told
-        assert f"{summary['truncated']} answers were cut at their limit; {summary['abandoned']} queries were" in told
+        assert f"{summary['truncated']} answers were cut at the limit; {summary['abandoned']} queries were" in told
         assert "nfinished" not in told
 
     def test_every_clearing_is_there_with_its_price(self, finished):
@@ -94,12 +97,17 @@ class TestAFinishedRun:
         assert all(row["why"] for row in rows)
         length = {trace.id: trace.tokens for trace in TRACES}
         for row in rows:
+            assert row["forecast"] > 0
+            assert 0 <= row["chance"] <= 100
             if row["outcome"] == "finished":
                 assert row["used"] == length[row["id"]] <= row["grant"]
             elif row["outcome"] == "abandoned":
-                assert row["forecast"] > 0
-                assert 0 <= row["chance"] <= 100
                 assert row["price"] > 0
+
+    def test_a_run_that_kept_no_forecasts_is_told_without(self, finished):
+        (finished / "forecast.jsonl").unlink()
+        rows = query_rows(read_account(finished))
+        assert {row["outcome"] for row in rows if row["forecast"] is not None} == {"abandoned"}
 
     def test_the_tokens_add_up(self, finished):
         steps = {step.label: step.tokens for step in run_steps(read_account(finished))}
@@ -321,6 +329,72 @@ class TestWhatMayHappenInARun:
             if steps := run_steps(account):
                 total, *parts = steps
                 assert sum(step.tokens for step in parts) == total.tokens
+
+
+@pytest.fixture(scope="module")
+def metered(tmp_path_factory):
+    """Answers of a real model, of which enough end for the forecast to be corrected on the way."""
+    place = tmp_path_factory.mktemp("metered")
+    batch = place / "requests.jsonl"
+    batch.write_bytes(b"\n".join(orjson.dumps(request_line(t.id, t.prompt)) for t in METERED_TRACES))
+    requests = list(read_requests(batch))
+    run_folder = RunFolder.create(place / "run", BUDGET, {"accounting": "metered", "policy": "metered"})
+    with run_folder.ledger as ledger:
+        forecaster, backend = Text().fit(shipped_traces("train")), ReplayBackend(METERED_TRACES)
+        progress = asyncio.run(run_metered(requests, ledger, backend, forecaster, Settings(concurrency=4)))
+        errors = place / "errors.jsonl"
+        summary = write_results(requests, ledger, progress, out=place / "out.jsonl", errors=errors)
+        run_folder.save(done=True, summary=asdict(summary), files={"errors": str(errors)})
+    return place / "run"
+
+
+class TestAMeteredRun:
+    def test_the_waterfall_goes_from_the_budget_to_what_was_generated(self, metered):
+        account = read_account(metered)
+        (total, *parts) = run_steps(account)
+        steps = {step.label: step.tokens for step in parts}
+        assert (total.label, total.tokens) == ("budget", BUDGET)
+        assert sum(steps.values()) == BUDGET
+        lengths = {"finished": 0, "truncated": 0, "abandoned": 0}
+        for row in query_rows(account):
+            lengths[row["outcome"]] += row.get("used") or 0
+        assert steps["finished answers"] == lengths["finished"] > 0
+        assert steps["left before the end"] == lengths["truncated"] > 0
+        assert steps["never spent"] == BUDGET - account.spent
+
+    def test_every_clearing_is_found_in_the_ledger(self, metered):
+        account = read_account(metered)
+        assert len(account.rounds) > 1
+        assert len(account.starts) == len(account.rounds)
+        assert account.starts[0] == 0
+        assert account.starts == sorted(account.starts)
+
+    def test_it_speaks_of_generated_tokens_and_not_of_grants(self, metered):
+        page = run_report(metered)
+        told = Page(page).text
+        summary = json.loads((metered / "manifest.json").read_text())["summary"]
+        left = summary["truncated"]
+        assert f"{left} answers were left before the end" in told or (left == 1 and "1 answer was left" in told)
+        assert "the budget was spent before its end" in told
+        assert "right answers per token" in page
+        assert "stretches ended" in page
+        for word in ("given back", "utility per token", "attempts ended", "cut at"):
+            assert word not in page
+
+    def test_a_limit_of_its_own_is_told_from_the_end_of_the_budget(self, tmp_path):
+        place = RunFolder.create(tmp_path / "run", 100, {"accounting": "metered"})
+        with place.ledger as ledger:
+            ledger.settle(ledger.reserve("own", 10), 10, answer(10, "length"))
+            ledger.pause(ledger.reserve("left", 10), 10, b"{}")
+            ledger.record("left", answer(10, "length"))
+            ledger.pause(ledger.reserve("stuck", 10), 10, b"{}")
+            ledger.record("stuck", answer(10, "length", ["not_continued"]))
+        rows = {row["id"]: row["why"] for row in query_rows(read_account(tmp_path / "run"))}
+        assert rows == {
+            "own": "cut at its limit",
+            "left": "more tokens promised nothing",
+            "stuck": "left where it was (the server: not_continued)",
+        }
 
 
 class TestWhatIsNoRun:

@@ -25,7 +25,7 @@ def deal(forecast, i, start, stop):
     right = Expected(forecast.solved_tokens[i], forecast.solved_spread[i], forecast.solve[i], tail)
     ended = lambda t: max(every.value(t).item(), right.value(t).item())  # noqa: E731
     cost = quad(lambda t: 1 - ended(t), start, stop, limit=400)[0]
-    survived = 1 - ended(start)
+    survived = max(1 - ended(start), 1e-12)
     return (right.value(stop).item() - right.value(start).item()) / survived, cost / survived, survived
 
 
@@ -112,6 +112,17 @@ def test_age_speaks_for_a_query_that_is_nearly_there_and_against_one_that_should
     assert ripe > 2 * young
     heavy = Forecast([100.0], 0.2, 0.8, tail=1.5)
     assert indices(heavy, 4096, [400])[0, 0] < 0.5 * young < late * 10  # a normal law sees it end any moment now
+
+
+def test_who_lives_longer_than_any_forecast_is_not_forgotten():
+    assert schedule(Forecast([100.0], 0.1, 0.8), 4096, 900).stop.max() == 4096
+
+
+@pytest.mark.parametrize("tail", [None, 1.0])
+def test_the_wildest_forecast_without_a_cap_has_a_schedule(tail):
+    plan = schedule(Forecast([1e9, 5.0], 10.0, 0.5, tail), np.inf)
+    assert np.all(plan.stop > plan.start)
+    assert np.all(np.isfinite(plan.index) & np.isfinite(plan.cost))
 
 
 def test_queries_at_their_cap_have_no_stretch():

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from shadowprice.backends import LIMIT_FIELDS, granted, pausable, response
-from shadowprice.errors import BackendError, InputError, MissingExtra, Unavailable
+from shadowprice.errors import BackendError, InputError, MissingExtra, Refused, Unavailable
 from shadowprice.files import sha256_of
 from shadowprice.types import Completion
 
@@ -276,6 +276,10 @@ class LocalBackend:
     async def extend(self, body: Mapping[str, Any], so_far: Completion | None, limit: int) -> Completion:
         """Goes on from the very tokens, so that a greedy answer in parts is what it is in one."""
         limit = granted(body, limit)
+        if not self.resumes(body):
+            if so_far is not None:
+                raise Refused("what applies to an answer as a whole cannot be in parts", code="not_continued")
+            return await self.complete(body, limit)
         ids = so_far.ids if so_far else ()
         request = {field: value for field, value in body.items() if field not in _NOT_OF_THE_MODEL}
         asked = await self._prompt(body) + (so_far.text if so_far and not ids else "")
@@ -304,7 +308,10 @@ class LocalBackend:
         """What the model reads: a chat in the form of its template."""
         if "messages" not in body:
             return str(body["prompt"])
-        found = await self._client.fetch(f"{self.server.url}/apply-template", body)
+        try:
+            found = await self._client.fetch(f"{self.server.url}/apply-template", body)
+        except Unavailable as error:
+            raise Unavailable(str(error), tokens=0) from None  # nothing is generated here
         return str(found["prompt"])
 
     async def _text(self, ids: list[int], said: str, text: str, *, ended: bool) -> str:

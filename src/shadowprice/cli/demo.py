@@ -96,6 +96,7 @@ async def _run_all(
                 summary = write_results(
                     requests, place.ledger, progress, out=out, errors=folder / policy / "abandoned.jsonl"
                 )
+                place.keep_forecast((task.id for task in chosen), progress.forecast)
                 place.save(done=True, summary=asdict(summary))
             rows.append(Row(policy, _solved(chosen, out), backend.server.tokens_predicted() - before, summary))
     finally:

@@ -50,7 +50,16 @@ from shadowprice.ledger import Ledger
 from shadowprice.market import check_policy
 from shadowprice.metered_runner import run_metered
 from shadowprice.runfolder import RunFolder
-from shadowprice.runner import Progress, Settings, beyond_grants, run, write_results
+from shadowprice.runner import (
+    Progress,
+    Round,
+    Settings,
+    beyond_grants,
+    progress_of,
+    refuse_several_answers,
+    run,
+    write_results,
+)
 from shadowprice.tale import refuse_reserved_names
 from shadowprice.tracefile import write_traces
 
@@ -70,6 +79,7 @@ def run_command(options: argparse.Namespace) -> int:
         if not requests:
             raise InputError("has no requests", path=options.file, fix="write one JSON object a line")
         refuse_reserved_names(requests, options.file)
+        refuse_several_answers(requests, options.file)
         predictor, known_by = forecaster(options)
         settings = Settings(
             policy=options.policy,
@@ -190,7 +200,7 @@ def collect_command(options: argparse.Namespace) -> int:
         )
         kept = list(traces)
         write_traces(options.out, kept)
-        folder.save(done=True)
+        folder.save(done=not progress.stopped)
         flags = Counter(flag for trace in kept for flag in trace.extra.get("flags", ()))
         warnings = list(_warnings(flags, folder.ledger, progress))
     solved, cut = sum(bool(t.correct) for t in kept), sum(t.truncated for t in kept)
@@ -248,27 +258,37 @@ def _execute(
     try:
         asked["model"] = backend.model
         folder = (RunFolder.resume if options.resume else RunFolder.create)(place, budget, asked)
+        rounds = _cleared(folder)
         with _meter(len(requests), quiet=options.quiet) as show:
 
             def tell(progress: Progress) -> None:
+                if "forecast" in asked:
+                    folder.keep_forecast((r.query.id for r in requests), progress.forecast)
                 if len(progress.rounds) != told[0]:
                     told[0] = len(progress.rounds)
                     folder.save(rounds=[asdict(each) for each in progress.rounds])
                 show(progress)
 
-            told = [0]
+            told = [len(rounds)]
 
             async def go() -> Progress:
                 answering: Backend = backend
                 knowing = forecaster
                 try:
-                    if metered:
-                        return await run_metered(requests, folder.ledger, backend, forecaster, settings, tell=tell)
                     if settings.policy == "tale":
                         answering, knowing = await taught(
                             requests, folder, backend, forecaster, settings, teacher, quiet=options.quiet
                         )
-                    return await run(requests, folder.ledger, answering, knowing, settings, verify=verify, tell=tell)
+                    if folder.finished:
+                        return progress_of(requests, folder.ledger, knowing, rounds)
+                    account = folder.ledger
+                    if metered:
+                        return await run_metered(
+                            requests, account, backend, knowing, settings, rounds=rounds, tell=tell
+                        )
+                    return await run(
+                        requests, account, answering, knowing, settings, rounds=rounds, verify=verify, tell=tell
+                    )
                 finally:
                     await backend.close()
                     if teacher is not None:
@@ -284,6 +304,13 @@ def _execute(
         if folder is not None:
             folder.ledger.close()
         raise
+
+
+def _cleared(folder: RunFolder) -> list[Round]:
+    """The clearings that a run has had; one that it was killed right after is made again."""
+    rounds = [Round(**each) for each in folder.manifest["rounds"]]
+    again = rounds and not folder.finished and rounds[-1].budget == folder.ledger.available
+    return rounds[:-1] if again else rounds
 
 
 _CACHE = 1024  # MiB, for a model on this machine: the state of answers that wait to be gone on with

@@ -31,7 +31,7 @@ from shadowprice.errors import InputError
 from shadowprice.market import Expected
 from shadowprice.types import Forecast, Trace
 
-__all__ = ["Calibration", "beyond"]
+__all__ = ["Calibration", "beyond", "level"]
 
 _FEWEST = 10
 _SPREADS = (0.02, 8.0)
@@ -58,17 +58,12 @@ class Calibration:
     @classmethod
     def fit(cls, forecast: Forecast, traces: Sequence[Trace]) -> Self:
         """From forecasts for `traces`, one each and made without having seen them."""
-        right = [np.nan if trace.correct is None else float(trace.correct) for trace in traces]
-        tokens, truncated = [trace.tokens for trace in traces], [trace.truncated for trace in traces]
-        return cls.fit_to(forecast, np.array(tokens), np.array(truncated, dtype=bool), np.array(right))
-
-    @classmethod
-    def fit_to(cls, forecast: Forecast, tokens: ArrayLike, truncated: NDArray[np.bool_], right: Array) -> Self:
-        """The same from arrays; `right` is 1, 0, or NaN where nobody knows."""
-        y = np.log(np.maximum(1.0, np.asarray(tokens, dtype=np.float64)))
-        n = y.size
+        n = len(traces)
         if n < _FEWEST:
             raise InputError(f"{n} traces are too few to calibrate with", fix=f"give {_FEWEST} or more")
+        y = np.log([max(1.0, trace.tokens) for trace in traces])
+        truncated = np.array([trace.truncated for trace in traces], dtype=bool)
+        right = np.array([np.nan if trace.correct is None else float(trace.correct) for trace in traces])
         m, width = np.log(forecast.tokens), np.broadcast_to(forecast.spread, n)
 
         centre, slope = _line(m, beyond(y, m, float(np.std(y - m)), truncated))
@@ -101,18 +96,6 @@ class Calibration:
             np.clip(spread * self.solved_spread, *_SPREADS),
         )
 
-    def apply_to_lengths(self, forecast: Forecast) -> Forecast:
-        """Corrects lengths only; what the forecast says of success stays, correct answers move with all others."""
-        moved = self.apply(forecast)
-        return Forecast(
-            moved.tokens,
-            moved.spread,
-            forecast.solve,
-            self.tail,
-            np.clip(forecast.solved_tokens * (moved.tokens / forecast.tokens), 1.0, np.exp(_LONGEST)),
-            np.clip(forecast.solved_spread * self.spread, *_SPREADS),
-        )
-
     def to_dict(self) -> dict[str, float | None]:
         return asdict(self)
 
@@ -124,6 +107,21 @@ class Calibration:
         tail = record["tail"]
         rest = {name: checked_scalar(name, v, low=-1e6, high=1e6) for name, v in record.items() if name != "tail"}
         return cls(**rest, tail=None if tail is None else checked_scalar("tail", tail, low=1e-3, high=1e6))
+
+
+def level(forecast: Forecast, tokens: ArrayLike, truncated: NDArray[np.bool_]) -> tuple[float, float, float | None]:
+    """By how much the log length is off for all, the factor on its spread, and the tail if the forecast has none.
+
+    No more than a run can tell. It serves the most promising first: from them nothing can be learnt of how the
+    others differ, and little of how long the longest are.
+    """
+    missed = np.log(np.maximum(1.0, np.asarray(tokens, dtype=np.float64))) - np.log(forecast.tokens)
+    shift = _quantile(missed, truncated, 0.5)
+    z = (missed - shift) / forecast.spread
+    if forecast.tail is not None:
+        return shift, _factor(z, truncated, forecast.tail), None
+    tail, factor = _law(z, truncated)
+    return shift, factor, tail
 
 
 def beyond(y: Array, mean: Array, spread: float, censored: NDArray[np.bool_]) -> Array:
@@ -147,22 +145,25 @@ def _line(m: Array, y: Array) -> tuple[float, float]:
 def _law(z: Array, censored: NDArray[np.bool_]) -> tuple[float | None, float]:
     """The tail and the factor on the spread; z are residuals in units of it."""
 
-    def factor(tail: float) -> float:
-        upper = float(np.log(Expected(1.0, 1.0, tail=tail).quantile(0.9)).item())
-        needed = np.where(z < 0, z / -_Z90, z / upper)
-        # What is below the median is no longer in doubt for a truncated answer, what is above it is.
-        rank = min(1.0, np.ceil(0.8 * (z.size + 1)) / z.size)
-        return max(1e-3, _quantile(needed, censored & (z > 0), rank))
-
     def likelihood(tail: float) -> float:
-        scaled = np.clip(z / factor(tail), -30.0, 30.0)
+        factor = _factor(z, censored, tail)
+        scaled = np.clip(z / factor, -30.0, 30.0)
         law = Expected(1.0, 1.0, tail=tail)
-        density = law.marginal(np.exp(scaled)) * np.exp(scaled) / factor(tail)
+        density = law.marginal(np.exp(scaled)) * np.exp(scaled) / factor
         survival = 1 - law.value(np.exp(scaled))
         return float(np.log(np.maximum(np.where(censored, survival, density), 1e-300)).sum())
 
     best = max(_TAILS, key=likelihood)
-    return (None if best == np.inf else best), factor(best)
+    return (None if best == np.inf else best), _factor(z, censored, best)
+
+
+def _factor(z: Array, censored: NDArray[np.bool_], tail: ArrayLike) -> float:
+    """On the spread, so that eight in ten residuals are within what a law with this tail says of eight in ten."""
+    upper = np.log(Expected(1.0, 1.0, tail=tail).quantile(0.9))
+    needed = np.where(z < 0, z / -_Z90, z / upper)
+    # What is below the median is no longer in doubt for a truncated answer, what is above it is.
+    rank = min(1.0, np.ceil(0.8 * (z.size + 1)) / z.size)
+    return max(1e-3, _quantile(needed, censored & (z > 0), rank))
 
 
 _Z90 = 1.2815515655446004  # 90% of a normal law are below it

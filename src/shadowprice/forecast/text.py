@@ -24,6 +24,7 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
+from scipy.special import expit
 
 from shadowprice.arrays import Array
 from shadowprice.errors import InputError, MarketError
@@ -38,7 +39,8 @@ _FEWEST = 20
 _FOLDS = 5
 _PASSES = 3  # over censored lengths and the habits of models, which hang on the fit and the fit on them
 _MEAN = 10.0  # in the column of the mean: large, so that the penalty hardly touches it
-_UNKNOWN = 1.0  # chance of success where no trace is graded
+_UNKNOWN = 1.0  # score of success where no trace is graded
+_STEEP = 5.0  # log odds per unit of that score, before calibration
 _EDGE = 1.5  # standard deviations: structure beyond what was trained on says no more than that
 
 
@@ -62,9 +64,10 @@ class _Weights:
 
 
 class Text:
-    """`penalty` shrinks the weights; `structure` is the weight of the structure beside the words."""
+    """`penalty` shrinks the weights; `structure` is how much the structure counts beside the words, for length and
+    for success: how long a model writes about what looks alike differs more from model to model."""
 
-    def __init__(self, penalty: float = 3.0, structure: float = 0.02) -> None:
+    def __init__(self, penalty: float = 3.0, structure: tuple[float, float] = (0.02, 0.1)) -> None:
         self.penalty, self.structure = penalty, structure
         self.trained_on: dict[str, Any] = {}
         self._weights: _Weights | None = None
@@ -95,7 +98,7 @@ class Text:
     def _design(self, words: sparse.csr_array, about: Array) -> sparse.csr_array:
         """Words, structure, and a column for the mean."""
         constant = np.full((len(about), 1), _MEAN)
-        return sparse.hstack([words, sparse.csr_array(np.hstack([self.structure * about, constant]))], format="csr")
+        return sparse.hstack([words, sparse.csr_array(np.hstack([about, constant]))], format="csr")
 
     # --- learning ------------------------------------------------------------------------------
 
@@ -167,7 +170,10 @@ class Text:
             if only_mean:
                 change[-1, goal] = rest.mean() / _MEAN
             else:
-                change[:, goal] = lsqr(x, rest, damp=np.sqrt(self.penalty), atol=1e-4, btol=1e-4, iter_lim=200)[0]
+                weight = np.ones(x.shape[1])
+                weight[COLUMNS : COLUMNS + STRUCTURE] = self.structure[goal]
+                found = lsqr(x * weight, rest, damp=np.sqrt(self.penalty), atol=1e-4, btol=1e-4, iter_lim=200)[0]
+                change[:, goal] = weight * found
         return slope, change
 
     # --- keeping -------------------------------------------------------------------------------
@@ -196,7 +202,8 @@ class Text:
                 raise ValueError("its weights have another shape")
             if not all(np.isfinite(values).all() for values in vars(weights).values()):
                 raise ValueError("its weights are not finite")
-            found = cls(float(about["penalty"]), float(about["structure"]))
+            for_length, for_success = map(float, about["structure"])
+            found = cls(float(about["penalty"]), (for_length, for_success))
             found._weights, found.trained_on = weights, dict(about["trained_on"])
             found._calibration = Calibration.from_dict(about["calibration"])
         except (ValueError, TypeError, KeyError, OSError, EOFError, BadZipFile, MarketError) as error:
@@ -257,7 +264,9 @@ def _means(values: Array, group: NDArray[np.intp], groups: int) -> Array:
 def _forecast(scores: Array, spread: Array) -> Forecast:
     wide: Array = np.hstack([scores, np.ones((len(scores), 1))]) @ spread
     tokens = np.exp(np.clip(scores[:, 0], 0.0, 16.0))
-    return Forecast(tokens, np.exp(np.clip(wide, -3.0, 1.0)), np.clip(scores[:, 1], 0.02, 0.98))
+    # Log odds linear in the score: a share near 1 that is taken for what it says makes too much of small differences.
+    solve = expit(np.clip(_STEEP * (scores[:, 1] - 0.5), -5.0, 5.0))
+    return Forecast(tokens, np.exp(np.clip(wide, -3.0, 1.0)), solve)
 
 
 def _spread(scores: Array, missed: Array, question: NDArray[np.intp]) -> Array:

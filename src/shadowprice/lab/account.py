@@ -20,7 +20,7 @@ import orjson
 from shadowprice.errors import InputError
 from shadowprice.tale import ESTIMATE
 
-LEDGER, MANIFEST = "ledger.sqlite", "manifest.json"
+LEDGER, MANIFEST, FORECAST = "ledger.sqlite", "manifest.json", "forecast.jsonl"
 _ENTRIES = "SELECT id, kind, query, reservation, tokens, result FROM journal ORDER BY id"
 _ENDS = {"pause": "part", "orphan": "lost"}
 _MOST_ANSWER = 240  # characters of an answer that are kept
@@ -72,10 +72,16 @@ class Account:
     course: list[Moment] = field(default_factory=list)
     starts: list[int] = field(default_factory=list)  # of the rounds that could be found: attempts ended before
     abandoned: list[Mapping[str, Any]] = field(default_factory=list)  # lines of the error file
+    forecasts: dict[str, Mapping[str, Any]] = field(default_factory=dict)  # where the run has kept them
 
     @property
     def done(self) -> bool:
         return bool(self.manifest.get("done"))
+
+    @property
+    def metered(self) -> bool:
+        asked = self.manifest.get("asked") or {}
+        return "metered" in (asked.get("accounting"), asked.get("policy"))
 
     @property
     def summary(self) -> Mapping[str, Any]:
@@ -83,7 +89,7 @@ class Account:
 
     @property
     def rounds(self) -> Sequence[Mapping[str, Any]]:
-        """The clearings, as far as the manifest keeps them: those since the run was last resumed."""
+        """The clearings, as far as the manifest keeps them."""
         rounds: Sequence[Mapping[str, Any]] = self.summary.get("rounds") or self.manifest.get("rounds") or []
         return rounds
 
@@ -115,6 +121,7 @@ def read_account(folder: Path) -> Account:
                 f"not a sound ledger: {told}", path=folder / LEDGER, fix="is it of this version?"
             ) from None
     account.abandoned = _abandoned(account)
+    account.forecasts = _forecasts(folder / FORECAST)
     return account
 
 
@@ -143,10 +150,11 @@ def _read(db: sqlite3.Connection, account: Account, rounds: Sequence[int]) -> No
     opened: dict[int, Attempt] = {}
     spent = reserved = ended = 0
     for number, kind, query, reservation, tokens, result in db.execute(_ENTRIES):
+        # A round begins when just its budget is left; metered, others may be under way.
+        due = rounds[len(account.starts) :][:1]
+        if due == [account.budget - spent - reserved] and (account.metered or (kind == "reserve" and not opened)):
+            account.starts.append(ended)
         if kind == "reserve":
-            due = len(account.starts)  # a round begins when nothing is reserved and just its budget is left
-            if not opened and due < len(rounds) and account.budget - spent == rounds[due]:
-                account.starts.append(ended)
             opened[number] = Attempt(query, tokens)
             account.attempts.append(opened[number])
             reserved += tokens
@@ -184,6 +192,14 @@ def _abandoned(account: Account) -> list[Mapping[str, Any]]:
         return []
     of_this_run = all(answer.finish == "error" for answer in failed)
     return found if of_this_run and len(found) == account.summary.get("abandoned") else []
+
+
+def _forecasts(path: Path) -> dict[str, Mapping[str, Any]]:
+    try:
+        lines = [orjson.loads(line) for line in path.read_bytes().splitlines()]
+        return {line["custom_id"]: line for line in lines}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
 
 
 def is_estimate(query: str) -> bool:

@@ -41,8 +41,9 @@ EXPERIMENTS: dict[str, Experiment] = {
         tables.code_best_of_k,
         "table 2",
     ),
-    "variants": Experiment(
-        "Structural variants", "CLEAR with other utility curves.", tables.variants, "table 3, figure 9"
+    "variants": Experiment("Structural variants", "CLEAR with other utility curves.", tables.variants, "table 3"),
+    "curves": Experiment(
+        "Utility curves", "What tokens are worth to one query, by each of the curves.", pictures.curves, "figure 9"
     ),
     "datasets": Experiment(
         "Datasets", "What the pools are made of, under their caps.", tables.datasets, "tables 6 and 7"
@@ -60,7 +61,10 @@ EXPERIMENTS: dict[str, Experiment] = {
         "Lengths of the streams", "True lengths of the first seed's streams.", pictures.stream_lengths, "figure 3"
     ),
     "predictor": Experiment(
-        "Forecasts", "How good they are on questions they have not seen.", pictures.predictor, "figures 4 and 10"
+        "Forecasts", "How good they are on questions they have not seen.", pictures.predictor, "figure 4"
+    ),
+    "second_predictor": Experiment(
+        "Forecasts for the second model", "The same on another model.", pictures.second_predictor, "figure 10"
     ),
     "calibration": Experiment("Calibration", "Whether chances and intervals can be believed.", pictures.calibration),
     "phase_transition": Experiment(
@@ -72,6 +76,9 @@ EXPERIMENTS: dict[str, Experiment] = {
     "beta": Experiment("Decay rate", "Fixed values of beta against the adaptive one.", sweeps.beta, "figure 7"),
     "alpha": Experiment("Initial velocity", "Alpha scales the price and moves no grant.", sweeps.alpha, "figure 8"),
     "noise": Experiment("Noise", "Log-normal noise on the forecasts, many draws.", sweeps.noise, "figure 11"),
+    "index": Experiment(
+        "The metered index", "Chance of a right answer per token, at every age, and the price.", pictures.index
+    ),
     "waterfall": Experiment(
         "Where the budget went", "From the budget to the tokens that bought right answers.", sweeps.waterfall
     ),

@@ -72,13 +72,20 @@ FIGURES = {
     ),
     "phase_transition": Picture(
         "Phase transition: solved and abandoned against the budget",
-        "When tokens are scarce CLEAR abandons the long queries; as the budget grows nobody is left out any more.",
+        "When tokens are scarce CLEAR abandons the long queries; the larger the budget, the fewer are left out.",
         lineplots.phase_transition,
     ),
     "s_curve": Picture(
         "The S-curve: solved against the limit of every answer",
-        "Nothing is solved below a threshold, then the share surges, then more tokens bring little.",
+        "The paper's three phases: strict, where nothing is solved; surge; and ample, where more tokens bring little.",
         lineplots.s_curve,
+    ),
+    "curves": Picture(
+        "The utility curves: surge, tent and parabola",
+        "What a grant is worth to one query, whose forecast (dotted) is the median one, at a budget of twice the mean "
+        "forecast. Below the forecast nothing is gained; all three have their peak at the same place, and nobody buys "
+        "more than that.",
+        lineplots.curves,
     ),
     "rollouts": Picture(
         "Rollouts and the latent utility fitted to them",
@@ -94,6 +101,11 @@ FIGURES = {
     "predictor": Picture(
         "Forecast and true length",
         "On the dashed line the forecast is right. CLEAR lives on the order of the forecasts, not on their level.",
+        dotplots.predictor,
+    ),
+    "second_predictor": Picture(
+        "Forecast and true length, second model",
+        "The same for the other model that is compared: on the dashed line the forecast is right.",
         dotplots.predictor,
     ),
     "calibration": Picture(
@@ -123,6 +135,15 @@ FIGURES = {
         "Robustness to noise in the forecast",
         "Every forecast is multiplied by log-normal noise; many draws. Bands are 95% intervals.",
         lineplots.noise,
+    ),
+    "index": Picture(
+        "Metered: age against index",
+        "How likely the next tokens of a query are to bring a right answer, per token they are expected to take, as "
+        "forecast before the run; five queries of the stream, named by the length and the chance to be right that are "
+        "forecast. Whose index is highest generates next. A query that has not ended is left at the cross, where its "
+        "index falls below the price (dashed); one whose index starts below it is not begun, even if it would rise "
+        "later.",
+        lineplots.index,
     ),
     "waterfall": Picture(
         "Where the budget went",

@@ -11,7 +11,7 @@ import numpy as np
 from shadowprice.lab.compare import Row
 from shadowprice.lab.panels import Panel
 from shadowprice.lab.rows import Rows, at, grouped, known, short, words
-from shadowprice.lab.style import INK, VERMILLION, Look, look, nth, order
+from shadowprice.lab.style import INK, MUTED, VERMILLION, Look, look, nth, order
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -168,3 +168,47 @@ def alpha(rows: Rows) -> list[Panel]:
     if known(rows, "price"):
         panels.append(Panel("price: moves in proportion", partial(draw, "price", "price, utility per token")))
     return panels
+
+
+def curves(rows: Rows) -> list[Panel]:
+    def draw(axes: Axes) -> None:
+        for (policy,), some in grouped(rows, "policy").items():
+            how = look(policy)
+            label = "surge (CLEAR)" if policy == "clear" else how.name
+            axes.plot(
+                [r["tokens"] for r in some], [r["utility"] for r in some], how.dash, color=how.colour, label=label
+            )
+        axes.axvline(rows[0]["threshold"], color=MUTED, lw=0.9, ls=":")
+        axes.set(xlabel="grant, tokens", ylabel="utility (its scale is free)")
+        axes.set_xlim(left=0)
+        axes.set_ylim(bottom=0)
+
+    return [Panel("", draw)] if rows else []
+
+
+def index(rows: Rows) -> list[Panel]:
+    rows = [row for row in known(rows, "age", "index") if row["index"] > 0]
+    if not rows:
+        return []
+    price, most, least = rows[0]["price"], max(row["index"] for row in rows), min(row["index"] for row in rows)
+
+    def draw(axes: Axes) -> None:
+        from matplotlib.ticker import LogLocator
+
+        for number, some in enumerate(grouped(rows, "query").values()):
+            one, how = some[0], nth(number)
+            end = f"left at {one['stop']:,}" if one["stop"] else "not begun"
+            label = f"{one['forecast_tokens']:,.0f} tokens, {100 * one['forecast_solve']:.0f}%: {end}"
+            axes.plot([r["age"] for r in some], [r["index"] for r in some], how.dash, color=how.colour, label=label)
+            for row in some:
+                if row["age"] == max(1, row["stop"]):  # on a log scale ages begin with 1
+                    axes.plot(row["age"], row["index"], "x", color=how.colour, ms=8, mew=2.2)
+        if price > 0:
+            axes.axhline(price, color=INK, lw=1.2, ls="--", label=f"price, {price:.2g} per token")
+        token_axis(axes.xaxis, (row["age"] for row in rows), "age: tokens generated so far")
+        axes.set_ylabel("index, right answers per token")
+        log_scale(axes.yaxis)
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
+        axes.set_ylim(max(least, (price or most) / 60) / 1.5, most * 1.5)  # below that it is as good as nothing
+
+    return [Panel(at(rows[0]["stream"], rows[0]["budget"]), draw, height=3.4)]

@@ -105,7 +105,8 @@ def _legend(axes: Iterable[Axes]) -> dict[str, Any]:
 _TAG = re.compile(r"<[^>]+>")
 _LONG = re.compile(r"-?\d+\.\d{3,}")
 _ID = re.compile(r'(\bid="|href="#|url\(#)')
-_FONT = re.compile(r"font: (?:(\d{3}|bold) )?([\d.]+)px [^;\"]*")
+_FONT = re.compile(r"font: (?:(\d{3}|bold) )?([\d.]+)px [^;\"]*")  # Matplotlib up to 3.10
+_FAMILY = re.compile(r"font-family: [^;\"]*;? ?")  # and since
 _USED = re.compile(r'(?:href="#|url\(#)([^")]+)')
 
 
@@ -128,6 +129,7 @@ def _for_a_page(tag: str, prefix: str) -> str:
     tag = _ID.sub(rf"\g<1>{prefix}", tag)
     tag = _LONG.sub(lambda m: f"{float(m[0]):.2f}", tag)
     tag = _FONT.sub(lambda m: f"font-size: {m[2]}px" + (f"; font-weight: {m[1]}" if m[1] else ""), tag)
+    tag = _FAMILY.sub("", tag)
     for colour, variable in VARIABLES.items():
         tag = tag.replace(colour, variable)
     return tag

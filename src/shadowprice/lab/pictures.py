@@ -1,4 +1,4 @@
-"""What a pool looks like: S-curve, rollouts, lengths of the streams, forecasts, grants query by query."""
+"""What a pool looks like: S-curve, rollouts, lengths of the streams, forecasts, curves, grants query by query."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from shadowprice.lab.replay import REPLAYS, Outcome, Queries
 from shadowprice.lab.setting import Lab, LeftOut
 from shadowprice.lab.streams import draw
 from shadowprice.lab.sweeps import scarce_budget
-from shadowprice.market import fit_surge
+from shadowprice.market import Quadratic, Surge, Triangular, fit_surge
+from shadowprice.market.metered import indices, schedule
 
 _MOST_DATASETS = 6
 _FEWEST_OF_A_DATASET = 20
 _ROLLOUTS = 8  # answers to one question from which on they make a picture
 _MOST_ROLLOUTS = 6
 _POINTS = 300  # queries in a picture of single queries
+_INDEX_SHARES = (0.05, 0.3, 0.5, 0.7, 0.95)  # whose index is shown: of the queries, by forecast length
 
 
 def s_curve(lab: Lab) -> list[Row]:
@@ -134,7 +136,17 @@ def stream_lengths(lab: Lab) -> list[Row]:
 
 def predictor(lab: Lab) -> list[Row]:
     """Figure 4: how good the forecasts are, overall and by dataset, and query by query."""
-    pool = lab.pool
+    return _predictor("predictor", lab, lab.pool)
+
+
+def second_predictor(lab: Lab) -> list[Row]:
+    """Figure 10: the same for the second model."""
+    if len(lab.pools) < 2:
+        raise LeftOut("the traces are of one model")
+    return _predictor("second_predictor", lab, lab.pools[1])
+
+
+def _predictor(table: str, lab: Lab, pool: Pool) -> list[Row]:
     traces = [
         replace(trace, tokens=int(length), truncated=bool(cut))
         for trace, length, cut in zip(pool.first, pool.length, pool.truncated, strict=True)
@@ -148,11 +160,11 @@ def predictor(lab: Lab) -> list[Row]:
             low, high = figures.pop(f"{measure}_range") or (None, None)
             figures |= {f"{measure}_low": low, f"{measure}_high": high}
         coverage = {f"coverage_{share.rstrip('%')}": inside for share, inside in figures.pop("coverage").items()}
-        rows.append({"table": "predictor", "model": pool.model, "dataset": name, **figures, **coverage})
+        rows.append({"table": table, "model": pool.model, "dataset": name, **figures, **coverage})
     for i in _evenly(len(pool), 4 * _POINTS):
         rows.append(
             {
-                "table": "predictor",
+                "table": table,
                 "model": pool.model,
                 "id": pool.first[i].id,
                 "tier": int(pool.tier[i]),
@@ -192,6 +204,72 @@ def _share(kind: str, forecast: float, seen: float, n: int) -> Row:
         "ci_high": 100 * float(min(1.0, centre + half)),
         "queries": n,
     }
+
+
+# --- curves ------------------------------------------------------------------------------------
+
+
+def curves(lab: Lab) -> list[Row]:
+    """Figure 9: the utility of one query, by each of the three curves; the budget leaves as much again as is forecast.
+
+    Where tokens are scarce all three are steps at the threshold, which is no picture.
+    """
+    pool, alpha = lab.pool, 2.0
+    threshold, surplus = float(np.median(pool.forecast.tokens)), float(pool.forecast.tokens.mean())
+    high = alpha * surplus / np.e
+    tokens = np.unique(np.r_[np.linspace(0, threshold + 4 * surplus, 81), threshold + surplus * np.arange(3)])
+    shapes = {
+        "clear": Surge(threshold, alpha, 1 / surplus),
+        "triangular": Triangular(threshold, surplus, 2 * surplus, high),
+        "quadratic": Quadratic(threshold, 2 * surplus, high),
+    }
+    return [
+        {
+            "table": "curves",
+            "model": pool.model,
+            "policy": policy,
+            "budget": 2 * surplus,
+            "threshold": threshold,
+            "tokens": float(at),
+            "utility": float(value),
+        }
+        for policy, curve in shapes.items()
+        for at, value in zip(tokens, curve.value(tokens), strict=True)
+    ]
+
+
+def index(lab: Lab) -> list[Row]:
+    """The metered index of some queries at every age, the price, and the age at which each is left.
+
+    As it is forecast before the first token; a run learns as it goes.
+    """
+    pool, budget = lab.pool, scarce_budget(lab)
+    places = draw(pool, lab.stream, min(lab.queries, len(pool)), 0)
+    forecast = pool.forecast.take(places)
+    plan = schedule(forecast, pool.cap)
+    price = plan.price(budget * len(places))
+    by_length = np.argsort(forecast.tokens, kind="stable")
+    rows: list[Row] = []
+    for number, share in enumerate(_INDEX_SHARES, start=1):
+        i = int(by_length[int(share * (len(places) - 1))])
+        worth = (plan.query == i) & (plan.index > price)
+        stop = int(plan.stop[worth].max(initial=0))
+        ages = np.unique(np.r_[max(1, stop), np.geomspace(1, pool.cap, lab.some(60, 24)).astype(np.int64)])
+        facts = {
+            "table": "index",
+            "model": pool.model,
+            "stream": lab.stream,
+            "budget": budget,
+            "query": number,
+            "id": pool.first[places[i]].id,
+            "forecast_tokens": float(forecast.tokens[i]),
+            "forecast_solve": float(forecast.solve[i]),
+            "price": price,
+            "stop": stop,
+        }
+        found = indices(forecast.take(np.array([i])), pool.cap, ages)[0]
+        rows += [{**facts, "age": int(age), "index": float(at)} for age, at in zip(ages, found, strict=True)]
+    return rows
 
 
 # --- query by query ----------------------------------------------------------------------------

@@ -111,7 +111,9 @@ def _verdict(results: Results) -> tuple[str, str]:
     if uniform is None or uniform is ours:
         return f"{said} of the queries.", _beyond(here, ours)
     verdict = f"{said} of the queries where uniform solves {uniform['solved']:.1f}%."
-    return verdict, " ".join(filter(None, [_how_much(ours, uniform), _beyond(here, ours), _everywhere(rows, ours)]))
+    metered = [row for row in whole if row["stream"] == stream and row["budget"] == budget and row not in rows]
+    lead = [_how_much(ours, uniform), _beyond(here, ours), _metered(metered), _everywhere(rows, ours)]
+    return verdict, " ".join(filter(None, lead))
 
 
 def _how_much(ours: Row, uniform: Row) -> str:
@@ -133,6 +135,15 @@ def _beyond(here: Mapping[str, Row], ours: Row) -> str:
     if oracle := here.get("oracle"):
         said.append(f"Knowing every length beforehand would solve {oracle['solved']:.1f}%.")
     return " ".join(said)
+
+
+def _metered(rows: Sequence[Row]) -> str:
+    """What the index reaches, and CLEAR beside it: metered is compared with metered only."""
+    solved = {row["policy"]: row["solved"] for row in rows}
+    if "metered" not in solved:
+        return ""
+    other = f", CLEAR {solved['clear']:.1f}%" if "clear" in solved else ""
+    return f"Where only tokens that are generated count, serving by index solves {solved['metered']:.1f}%{other}."
 
 
 def _everywhere(rows: Sequence[Row], ours: Row) -> str:

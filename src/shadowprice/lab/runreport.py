@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,6 +43,14 @@ _ROUNDS = [
     Column("price", "price per token"),
     Column("status", "clearing", "text"),
 ]
+_METERED_ROUNDS = [
+    Column("round", "round"),
+    Column("budget", "tokens left"),
+    Column("queries", "waiting"),
+    Column("admitted", "worth the price"),
+    Column("granted", "tokens expected"),
+    Column("price", "price per token"),
+]
 
 
 def run_report(folder: Path) -> str:
@@ -61,7 +70,8 @@ def run_report(folder: Path) -> str:
 
 def _eyebrow(account: Account) -> list[str]:
     asked = account.manifest.get("asked") or {}
-    said = [asked.get("model"), f"policy {asked['policy']}" if asked.get("policy") else None]
+    policy = "metered accounting" if account.metered else f"policy {asked['policy']}" if asked.get("policy") else None
+    said = [asked.get("model"), policy]
     return ["shadowprice run", *(str(each) for each in said if each), str(account.manifest.get("created", ""))]
 
 
@@ -81,20 +91,25 @@ def query_rows(account: Account) -> list[dict[str, Any]]:
         if query not in attempts and not is_estimate(query)
     ]
     known = {row["id"] for row in rows}
-    return rows + [_abandoned_row(line) for line in account.abandoned if line["custom_id"] not in known]
+    rows += [_abandoned_row(line) for line in account.abandoned if line["custom_id"] not in known]
+    return [{**_expected(account.forecasts.get(row["id"]) or {}), **row} for row in rows]
+
+
+def _expected(forecast: Mapping[str, Any]) -> dict[str, Any]:
+    chance = forecast.get("solve")
+    return {"forecast": forecast.get("tokens"), "chance": None if chance is None else 100 * chance}
 
 
 def _abandoned_row(line: Mapping[str, Any]) -> dict[str, Any]:
     error = line["error"]
-    forecast, price = error.get("forecast") or {}, error.get("price")
+    price = error.get("price")
     at = f" at {price:.3g} per token" if isinstance(price, float) else ""
     priced_out = error["code"] == "budget_abandoned"
     return {
         "id": line["custom_id"],
         "outcome": "abandoned",
         "why": f"its tokens bought more elsewhere{at}" if priced_out else error.get("message"),
-        "forecast": forecast.get("tokens"),
-        "chance": None if forecast.get("solve") is None else 100 * forecast["solve"],
+        **_expected(error.get("forecast") or {}),
         "price": price,
         "attempts": 0,
     }
@@ -112,9 +127,18 @@ def _query_row(account: Account, query: str, attempts: list[Attempt]) -> dict[st
     if answer.finish == "error":
         return {**row, "outcome": "failed", "why": answer.text}
     if answer.finish == "length":
-        return {**row, "outcome": "truncated", "why": f"cut at its limit{flagged}", "answer": answer.text}
-    why = f"ended by itself, {max(0, last.grant - last.used):,} tokens given back{flagged}"
+        cut = _why_left(account, answer) if last.end == "part" else "cut at its limit"
+        return {**row, "outcome": "truncated", "why": f"{cut}{flagged}", "answer": answer.text}
+    back = f", {max(0, last.grant - last.used):,} tokens given back" if not account.metered else ""
+    why = f"ended by itself after {before + last.used:,} tokens{back}{flagged}"
     return {**row, "outcome": "finished", "why": why, "answer": answer.text}
+
+
+def _why_left(account: Account, answer: Answer) -> str:
+    """Of an answer that was paused and never went on."""
+    if answer.flags:
+        return "left where it was"
+    return "the budget was spent before its end" if account.spent >= account.budget else "more tokens promised nothing"
 
 
 def _why_no_answer(end: str | None, ended: bool) -> str:
@@ -167,9 +191,10 @@ def _lead(account: Account, queries: list[dict[str, Any]]) -> str:
     counts = _outcomes(account, queries)
     said = []
     if counts["truncated"]:
-        said.append(f"{counts['truncated']:,} answers were cut at their limit")
+        cut = "left before the end" if account.metered else "cut at the limit"
+        said.append(f"{_were(counts['truncated'], 'answer', 'answers')} {cut}")
     if counts["abandoned"]:
-        said.append(f"{counts['abandoned']:,} queries were abandoned")
+        said.append(f"{_were(counts['abandoned'], 'query', 'queries')} abandoned")
     if counts["failed"]:
         said.append(f"{counts['failed']:,} failed")
     if counts["waiting"]:
@@ -194,8 +219,13 @@ def _lead(account: Account, queries: list[dict[str, Any]]) -> str:
     return lead + facts(_facts(account, counts))
 
 
+def _were(count: int, one: str, many: str) -> str:
+    return f"1 {one} was" if count == 1 else f"{count:,} {many} were"
+
+
 def _facts(account: Account, counts: Counter[str]) -> list[tuple[str, str]]:
-    pairs = [("finished", f"{counts['finished']:,}"), ("cut at the limit", f"{counts['truncated']:,}")]
+    cut = "left before the end" if account.metered else "cut at the limit"
+    pairs = [("finished", f"{counts['finished']:,}"), (cut, f"{counts['truncated']:,}")]
     if account.done or counts["abandoned"]:
         pairs.append(("abandoned", f"{counts['abandoned']:,}"))
     if counts["failed"]:
@@ -216,13 +246,18 @@ def _facts(account: Account, counts: Counter[str]) -> list[tuple[str, str]]:
 def _sections(account: Account, queries: list[dict[str, Any]]) -> list[str]:
     found = []
     if account.course:
-        drawn = page_figure([Panel("", partial(_burn_down, account))], "burn", "Tokens left after every attempt")
+        about = f"Tokens left after every {_served(account)[:-1]}"
+        drawn = page_figure([Panel("", partial(_burn_down, account))], "burn", about)
         found.append(section("burn-down", "How the budget went down", figure(drawn, _burn_caption(account))))
     if account.rounds:
         found.append(section("price", "Price of every clearing", *_price(account)))
     if steps := run_steps(account):
-        drawn = page_figure([Panel("", partial(waterfall, steps), height=2.8)], "waterfall", "Where the grants went")
-        caption = "What was granted, in all rounds together, and what it became. What is given back is granted again."
+        drawn = page_figure([Panel("", partial(waterfall, steps), height=2.8)], "waterfall", "Where the tokens went")
+        caption = (
+            "From the budget to the tokens of answers that came to their end. Tokens count when they are generated."
+            if account.metered
+            else "What was granted, in all rounds together, and what it became. What is given back is granted again."
+        )
         found.append(section("waterfall", "Where the tokens went", figure(drawn, caption)))
     if queries:
         unlisted = _outcomes(account, queries)["abandoned"] - sum(row["outcome"] == "abandoned" for row in queries)
@@ -231,13 +266,25 @@ def _sections(account: Account, queries: list[dict[str, Any]]) -> list[str]:
         )
         if unlisted > 0:
             about += f" {unlisted:,} abandoned queries are not listed: they are in the run's error file."
-        found.append(section("queries", "Every query", records("query-table", _COLUMNS, queries), about=about))
+        found.append(section("queries", "Every query", records("query-table", _columns(account), queries), about=about))
     found.append(section("made-from", "What this was made from", _made_from(account)))
     return found
 
 
+def _served(account: Account) -> str:
+    """What a query is given at a time."""
+    return "stretches" if account.metered else "attempts"
+
+
+def _columns(account: Account) -> list[Column]:
+    return [replace(each, title=_served(account)) if each.field == "attempts" else each for each in _COLUMNS]
+
+
 def _burn_caption(account: Account) -> str:
-    said = "The ledger keeps no clock: attempts are in the order they ended. The band is reserved for those in flight."
+    said = (
+        f"The ledger keeps no clock: {_served(account)} are in the order they ended. The band is reserved for those in "
+        "flight."
+    )
     return said + (" A dotted line is a new clearing." if len(account.starts) > 1 else "")
 
 
@@ -250,34 +297,39 @@ def _burn_down(account: Account, axes: Axes) -> None:
     axes.plot(places, left, color=BLUE, drawstyle="steps-post", label="not spent")
     for start in account.starts[1:]:
         axes.axvline(start, color=MUTED, lw=0.8, ls=":")
-    axes.set(xlabel="attempts ended", ylabel="tokens", xlim=(0, max(1, len(account.course))))
+    axes.set(xlabel=f"{_served(account)} ended", ylabel="tokens", xlim=(0, max(1, len(account.course))))
     axes.set_ylim(min(0, left.min()), account.budget * 1.03 or 1)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
 
 
 def _price(account: Account) -> list[str]:
-    shown = table(_ROUNDS, [{"round": at, **each} for at, each in enumerate(account.rounds, start=1)])
+    columns = _METERED_ROUNDS if account.metered else _ROUNDS
+    shown = table(columns, [{"round": at, **each} for at, each in enumerate(account.rounds, start=1)])
     priced = [(at, each["price"]) for at, each in enumerate(account.rounds, start=1) if each.get("price")]
     if len(priced) < 2:
         return [shown]
-    drawn = page_figure([Panel("", partial(_price_line, priced))], "price-line", "Price per token in every round")
+    unit = "right answers per token" if account.metered else "utility per token"
+    drawn = page_figure([Panel("", partial(_price_line, priced, unit))], "price-line", "Price per token in every round")
     caption = (
-        "What one more token would buy. It falls as those who pay most are served and their spare tokens come back."
+        "The chance of a right answer per token at which the budget is expected to be used up. It is found anew "
+        "whenever the answers that have ended correct the forecast of the others."
+        if account.metered
+        else "What one more token would buy. It falls as those who pay most are served and what they spare comes back."
     )
     return [shown, figure(drawn, caption)]
 
 
-def _price_line(priced: list[tuple[int, float]], axes: Axes) -> None:
+def _price_line(priced: list[tuple[int, float]], unit: str, axes: Axes) -> None:
     rounds, prices = [at for at, _ in priced], [price for _, price in priced]
     axes.plot(rounds, prices, "o-", color=BLUE)
-    axes.set(xlabel="round", ylabel="utility per token")
+    axes.set(xlabel="round", ylabel=unit)
     axes.set_ylim(0, max(prices) * 1.1)
     if len(rounds) <= 12:
         axes.set_xticks(rounds)
 
 
 def run_steps(account: Account) -> list[Step]:
-    """From all that was granted to the tokens of answers that came to their end."""
+    """From all that was granted (metered: from the budget) to the tokens of answers that came to their end."""
     parts: Counter[str] = Counter()
     for attempt in account.attempts:
         if attempt.end is None:
@@ -292,12 +344,16 @@ def run_steps(account: Account) -> list[Step]:
         Step("the teacher's estimates", parts["teacher"]),
         Step("answers not finished yet", parts["begun"], "back"),
     ]
+    total = "granted"
+    if account.metered:
+        parts["back"] = max(0, account.budget - account.spent - parts["open"])
+        total = "budget" if account.spent <= account.budget else "spent"
     return [
-        Step("granted", sum(parts.values()), "total"),
-        Step("given back", parts["back"], "back"),
+        Step(total, sum(parts.values()), "total"),
+        Step("never spent" if account.metered else "given back", parts["back"], "back"),
         *(step for step in optional if step.tokens),
         Step("failed attempts", parts["failed"]),
-        Step("cut at the limit", parts["cut"]),
+        Step("left before the end" if account.metered else "cut at the limit", parts["cut"]),
         Step("finished answers", parts["finished"], "good"),
     ]
 

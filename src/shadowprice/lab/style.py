@@ -85,7 +85,8 @@ _SETTINGS: Any = {  # Matplotlib's own type lists every name there is
     "svg.fonttype": "none",  # text stays text: small, searchable, in the reader's font
     "svg.hashsalt": "shadowprice",  # the same picture gives the same file
     "text.parse_math": False,  # names of data sets may hold dollar signs
-    "font.family": ["DejaVu Sans"],  # comes with Matplotlib, and is wider than most: no other font overlaps
+    "font.family": ["sans-serif"],
+    "font.sans-serif": ["DejaVu Sans"],  # comes with Matplotlib, and is wider than most: no other font overlaps
     "font.size": 9,
     "axes.titlesize": 9.5,
     "axes.titlelocation": "left",

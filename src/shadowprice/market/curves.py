@@ -19,6 +19,7 @@ from shadowprice.market.curve import Curve, ThresholdCurve
 __all__ = ["Expected", "Quadratic", "Surge", "Triangular", "fit_surge"]
 
 _SQRT_2PI = float(np.sqrt(2 * np.pi))
+_NORMAL = 1e6  # degrees of freedom from which on a Student t is a normal to all digits that matter
 
 
 class Surge(ThresholdCurve):
@@ -190,8 +191,7 @@ class Expected(Curve):
             median=checked("median", median, open_low=True),
             spread=checked("spread", spread, open_low=True, high=10.0),
             solve=checked("solve", solve, high=1.0),
-            # Beyond a million degrees of freedom a Student t is a normal to all digits that matter.
-            tail=np.minimum(checked("tail", np.inf if tail is None else tail, open_low=True, finite=False), 1e6),
+            tail=np.minimum(checked("tail", np.inf if tail is None else tail, open_low=True, finite=False), _NORMAL),
             cap=checked("cap", cap, finite=False),
         )
 
@@ -241,20 +241,14 @@ class Expected(Curve):
             return (np.log(np.asarray(tokens, dtype=np.float64)) - np.log(self.median)) / self.spread
 
     def _heavy(self) -> bool:
-        return bool(np.any(self.tail < 1e6))
+        return bool(np.any(self.tail < _NORMAL))
 
     @cached_property
     def _stretch(self) -> Array:
-        """c: the ratio of the normal density to the Student density at 0."""
-        log_peak: Array = gammaln((self.tail + 1) / 2) - gammaln(self.tail / 2) - 0.5 * np.log(self.tail * np.pi)
-        return np.exp(-log_peak) / _SQRT_2PI
+        return _stretch(self.tail)
 
     def _cdf(self, z: Array) -> Array:
-        normal: Array = ndtr(z)
-        if not self._heavy():
-            return normal
-        student: Array = stdtr(self.tail, self._stretch * np.maximum(z, 0.0))
-        return np.where(z <= 0, normal, student)
+        return length_cdf(z, self.tail)
 
     def _h(self, z: Array) -> Array:
         """-ln of the density of z, without its constant."""
@@ -287,6 +281,24 @@ class Expected(Curve):
         if self._heavy():
             high = np.sqrt(self.tail * np.expm1(2 * k / (self.tail + 1))) / self._stretch
         return _rising_root(excess, -self.spread, high)
+
+
+def length_cdf(z: ArrayLike, tail: ArrayLike | None, *, above: bool = False) -> Array:
+    """F of `Expected` at z, or 1 - F with all its digits; `tail` None is log-normal."""
+    degrees = np.minimum(np.inf if tail is None else tail, _NORMAL)
+    side = -1.0 if above else 1.0
+    wide = np.broadcast_to(z, np.broadcast_shapes(np.shape(z), degrees.shape))
+    found: Array = np.empty(wide.shape)
+    ndtr(side * wide, out=found)
+    if np.any(degrees < _NORMAL):
+        stdtr(degrees, side * _stretch(degrees) * wide, out=found, where=wide > 0)
+    return found
+
+
+def _stretch(tail: Array) -> Array:
+    """c: the ratio of the normal density to the Student density at 0."""
+    log_peak: Array = gammaln((tail + 1) / 2) - gammaln(tail / 2) - 0.5 * np.log(tail * np.pi)
+    return np.exp(-log_peak) / _SQRT_2PI
 
 
 def _rising_root(function: Callable[[Array], tuple[Array, Array]], low: Array, high: Array) -> Array:

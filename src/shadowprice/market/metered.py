@@ -39,11 +39,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from shadowprice.arrays import Array
 from shadowprice.errors import MarketError
-from shadowprice.market.curves import Expected
+from shadowprice.market.curves import length_cdf
 from shadowprice.types import Forecast
 
 _AGES = 64  # at which a query may be left; they are spaced evenly in log tokens
 _EARLIEST = 3.2  # spreads below the median: nobody ends before
+_LONGEST = 2.0**53  # tokens: every whole number up to it is a float
 
 Ints = NDArray[np.int64]
 
@@ -86,12 +87,10 @@ def schedule(forecast: Forecast, cap: ArrayLike, age: ArrayLike = 0) -> Schedule
     rows = np.flatnonzero(now < most)
     some = forecast.take(rows)
     ages = _ages(some, now[rows], most[rows])
-    gained, ended = _chances(some, ages)
-    survived = np.maximum(1 - ended[:, :1], 1e-12)
-    width = np.diff(ages, axis=1)
-    cost = np.cumsum(width * (1 - (ended[:, 1:] + ended[:, :-1]) / 2), axis=1, out=np.empty_like(width))
-    cost = np.hstack([np.zeros((len(rows), 1)), cost]) / survived
-    row, first, last, index = _majorant(gained / survived, cost)
+    gained, alive = _chances(some, ages)
+    cost = np.zeros_like(ages)
+    np.cumsum(np.diff(ages, axis=1) * (alive[:, 1:] + alive[:, :-1]) / 2, axis=1, out=cost[:, 1:])
+    row, first, last, index = _majorant(gained, cost)
     order = np.argsort(-index, kind="stable")
     row, first, last = row[order], first[order], last[order]
     return Schedule(
@@ -99,7 +98,7 @@ def schedule(forecast: Forecast, cap: ArrayLike, age: ArrayLike = 0) -> Schedule
         ages[row, first].astype(np.int64),
         ages[row, last].astype(np.int64),
         index[order],
-        cost[row, last] - cost[row, first],
+        (cost[row, last] - cost[row, first]) / alive[row, 0],
     )
 
 
@@ -117,8 +116,8 @@ def _ages(forecast: Forecast, now: Array, most: Array) -> Array:
     """For each query its present age and then whole tokens, evenly spaced in the logarithm, up to its cap."""
     spread = np.maximum(forecast.spread, forecast.solved_spread)
     median = np.minimum(forecast.tokens, forecast.solved_tokens)
-    ceiling = np.minimum(most, np.maximum(forecast.tokens, forecast.solved_tokens) * np.exp(12 * spread))
-    ceiling = np.where(np.isfinite(most), most, np.maximum(ceiling, now + 1))
+    longest = np.maximum(forecast.tokens, forecast.solved_tokens) * np.exp(12 * spread)
+    ceiling = np.minimum(np.where(np.isfinite(most), most, np.maximum(longest, now + 1)), _LONGEST)
     low = np.clip(np.log(median) - _EARLIEST * spread, np.log(now + 1), np.log(ceiling))
     share = np.linspace(0.0, 1.0, _AGES)
     ages = np.ceil(np.exp(low[:, None] + (np.log(ceiling) - low)[:, None] * share) - 1e-9)
@@ -127,44 +126,44 @@ def _ages(forecast: Forecast, now: Array, most: Array) -> Array:
 
 
 def _chances(forecast: Forecast, ages: Array) -> tuple[Array, Array]:
-    """A and F at the ages. Where the forecast contradicts itself (F < A), correct answers are believed."""
+    """A - solve and 1 - F at the ages: what is left of both keeps its digits where nearly nothing is.
 
-    def cdf(median: Array, spread: Array) -> Array:
-        times = ages.shape[1]
-        tail = None if forecast.tail is None else np.repeat(forecast.tail, times)
-        law = Expected(np.repeat(median, times), np.repeat(spread, times), tail=tail)
-        return law.value(ages.ravel()).reshape(ages.shape)
+    Where the forecast contradicts itself (F < A), correct answers are believed. Nobody is certain to have
+    ended: who lives longer than any forecast is not forgotten.
+    """
+    log_ages = np.log(np.maximum(ages, 1e-9))
+    tail = None if forecast.tail is None else np.broadcast_to(forecast.tail, len(forecast))[:, None]
 
-    gained = forecast.solve[:, None] * cdf(forecast.solved_tokens, forecast.solved_spread)
-    ended = np.maximum(cdf(forecast.tokens, forecast.spread), gained)
-    return gained, ended
+    def above(median: Array, spread: Array) -> Array:
+        return length_cdf((log_ages - np.log(median)[:, None]) / spread[:, None], tail, above=True)
+
+    solve = forecast.solve[:, None]
+    to_come = solve * above(forecast.solved_tokens, forecast.solved_spread)
+    alive = np.minimum(above(forecast.tokens, forecast.spread), 1 - solve + to_come)
+    return -to_come, np.maximum(alive, np.maximum(1e-12 * alive[:, :1], 1e-300))
 
 
 def _majorant(gained: Array, cost: Array) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp], Array]:
     """Row, first and last column and slope of every edge of the least concave majorant of each row.
 
-    All rows walk at once from corner to corner: the next one is where the slope is steepest, the
-    farthest of several.
+    A point that is not above the line through its neighbours is not a corner. All such points are taken out
+    at once, in all rows, until none is left. Rows in which nothing is to be gained have no edges; columns
+    that cost nothing are passed over.
     """
-    n, width = cost.shape
-    at = np.zeros(n, dtype=np.intp)
-    rows = np.arange(n)
-    edges: list[tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp], Array]] = []
-    while rows.size:
-        here = at[rows]
-        rise = gained[rows] - gained[rows, here][:, None]
-        run = cost[rows] - cost[rows, here][:, None]
-        ahead = (np.arange(width) > here[:, None]) & (run > 0)
-        slope = np.divide(rise, run, out=np.full_like(rise, -1.0), where=ahead)
-        farthest = width - 1 - np.argmax(slope[:, ::-1], axis=1)
-        steepest = slope[np.arange(rows.size), farthest]
-        worth = steepest > 0
-        rows, here, farthest = rows[worth], here[worth], farthest[worth]
-        edges.append((rows, here, farthest, steepest[worth]))
-        at[rows] = farthest
-        rows = rows[farthest < width - 1]
-    if not edges:
-        empty = np.zeros(0, dtype=np.intp)
-        return empty, empty, empty, np.zeros(0)
-    row, first, last, index = (np.concatenate(each) for each in zip(*edges, strict=True))
-    return row, first, last, index
+    width = cost.shape[1]
+    ahead = np.diff(cost, axis=1, prepend=-1.0) > 0
+    ahead[gained[:, -1] <= gained[:, 0]] = False
+    at = np.flatnonzero(ahead)
+    value, paid = gained.ravel(), cost.ravel()
+    while True:
+        row = at // width
+        joined = row[1:] == row[:-1]
+        slope = np.divide(np.diff(value[at]), np.diff(paid[at]), out=np.full(max(at.size - 1, 0), np.inf), where=joined)
+        inner = joined[1:] & joined[:-1]
+        corner = np.ones(at.size, dtype=bool)
+        corner[1:-1] = ~inner | (slope[:-1] > slope[1:])
+        if corner.all():
+            break
+        at = at[corner]
+    first, last = at[:-1][joined], at[1:][joined]
+    return row[:-1][joined], first % width, last % width, slope[joined]

@@ -1,0 +1,160 @@
+"""How much of the way to perfect knowledge the index rule goes, on recorded answers; and what a schedule costs.
+
+    python benchmarks/metered.py                  the cost alone
+    python benchmarks/metered.py qwen2.5-14b-instruct.math.jsonl.gz --cap 4096 \\
+        --train llama-3.1-8b-instruct.math-train.jsonl.gz zeroeval-12-models.gsm8k-mathl5.jsonl.gz
+    python benchmarks/metered.py --each zeroeval-12-models.gsm8k-mathl5.jsonl.gz
+
+Four streams of 500 queries, five seeds each. Percent solved; `gap` is (metered - clear) / (oracle - clear), with the
+paper's CLEAR (reserved). Forecasts are trained on the files after --train and adapted to 100 traces, which are left
+out; and cross-fitted within the pool. `--each` takes every model of a file as a pool of its own, cross-fitted.
+Everything is checked against what is wanted; the exit code is 1 where something is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from shadowprice.forecast.calibration import Calibration
+from shadowprice.forecast.text import Text
+from shadowprice.lab.compare import compare
+from shadowprice.lab.pool import Pool, make_pool, recorded, trained_without
+from shadowprice.lab.streams import QUERIES, STREAMS
+from shadowprice.market.metered import schedule
+from shadowprice.tracefile import read_traces
+from shadowprice.types import Forecast
+
+POLICIES = {
+    "uniform": ["reserved", "metered"],
+    "clear": ["reserved", "metered"],
+    "metered": ["metered"],
+    "oracle": ["metered"],
+}
+SCARCE = (0.25, 0.5, 1.0)  # times the median length
+ALL = (0.1, *SCARCE, 1.5, 2.0, 3.0, 4.0)
+
+
+class Wanted:
+    """Says what holds and what does not."""
+
+    def __init__(self) -> None:
+        self.missed = 0
+
+    def check(self, held: bool, told: str) -> None:
+        self.missed += not held
+        print(f"{'ok  ' if held else 'MISS'}  {told}", flush=True)
+
+
+Cells = dict[tuple[str, float], dict[str, float]]
+
+
+def cells(pool: Pool, times: Sequence[float] = ALL, seeds: int = 5) -> Cells:
+    """Percent solved by stream and budget: {"clear": .., "clear metered": .., ..}."""
+    budgets = {max(1, round(each * pool.median)): each for each in times}
+    found: Cells = {}
+    for row in compare(
+        "", pool, streams=list(STREAMS), budgets=list(budgets), policies=POLICIES, seeds=seeds, queries=QUERIES
+    ):
+        own = row["accounting"] == "reserved" or row["policy"] in ("metered", "oracle")
+        name = row["policy"] if own else f"{row['policy']} metered"
+        found.setdefault((row["stream"], budgets[row["budget"]]), {})[name] = row["solved"]
+    return found
+
+
+def gap(cell: dict[str, float]) -> float:
+    return (cell["metered"] - cell["clear"]) / (cell["oracle"] - cell["clear"])
+
+
+def on(pool: Pool, wanted: Wanted, *, mean: float, least: float) -> None:
+    found = cells(pool)
+    print(
+        f"\n{pool.model}: {len(pool):,} questions, median {pool.median:,.0f} tokens, forecasts {pool.forecast_from}\n"
+    )
+    names = ["uniform", "clear", "uniform metered", "clear metered", "metered", "oracle"]
+    print(f"| stream | budget | {' | '.join(names)} | gap |\n|{'---|' * (len(names) + 3)}")
+    for (stream, budget), cell in found.items():
+        solved = " | ".join(f"{cell[name]:.1f}" for name in names)
+        print(f"| {stream} | {budget:g} | {solved} | {f'{gap(cell):.2f}' if budget in SCARCE else ''} |")
+    print()
+    gaps = [gap(cell) for (_, budget), cell in found.items() if budget in SCARCE]
+    wanted.check(np.mean(gaps) >= mean, f"gap closed on average at least {mean}: {np.mean(gaps):.2f}")
+    wanted.check(min(gaps) >= least, f"gap closed in every cell at least {least}: {min(gaps):.2f}")
+    short = max(max(cell[name] for name in names[:4]) - cell["metered"] for cell in found.values())
+    wanted.check(short <= 0.5, f"below the best of uniform and clear by at most 0.5 points: {short:.2f}")
+
+
+def with_forecasts_made_useless_and_perfect(pool: Pool, wanted: Wanted) -> None:
+    alike = Forecast(pool.median, 0.5, 0.5).take(np.zeros(len(pool), dtype=np.intp))
+    under_the_cap = [
+        replace(trace, tokens=int(length), truncated=bool(cut), correct=bool(right))
+        for trace, length, cut, right in zip(pool.first, pool.length, pool.truncated, pool.correct, strict=True)
+    ]
+    alike = Calibration.fit(alike, under_the_cap).apply(alike)
+    flat = cells(replace(pool, forecast=alike, forecast_from="one for all"))
+    worst = max(cell["uniform metered"] - cell["metered"] for cell in flat.values())
+    wanted.check(worst <= 0.5, f"all questions alike: below metered uniform by at most 0.5 points: {worst:.2f}")
+    ends = np.where(pool.truncated, 8 * pool.cap, pool.length).astype(float)
+    perfect = cells(replace(pool, forecast=Forecast(ends, 0.02, 0.5), forecast_from="the truth"))
+    worst = max(abs(cell["oracle"] - cell["metered"]) for cell in perfect.values())
+    wanted.check(worst <= 0.5, f"lengths known: the oracle to half a point: {worst:.2f}")
+
+
+def each_model(path: Path, wanted: Wanted) -> None:
+    level, worst, count = 0, 0.0, 0
+    for model in recorded(read_traces(path)):
+        found = cells(make_pool(model), (0.1, *SCARCE))
+        short = [max(cell["clear metered"], cell["uniform metered"]) - cell["metered"] for cell in found.values()]
+        held = sum(each <= 1e-9 for each in short)
+        level, worst, count = level + held, max(worst, *short), count + len(short)
+        print(f"{model.model}: {held} of {len(short)} cells, at worst {max(short):+.2f} points behind", flush=True)
+    wanted.check(level >= 0.9 * count, f"at least metered clear and uniform in 90% of cells: {level} of {count}")
+    wanted.check(worst <= 2, f"nowhere more than two points below either: {worst:.2f}")
+
+
+def cost(wanted: Wanted, n: int = 100_000) -> None:
+    rng = np.random.default_rng(0)
+    forecast = Forecast(rng.lognormal(6, 0.8, n), rng.uniform(0.3, 0.9, n), rng.uniform(0.05, 0.95, n), tail=3.0)
+    numbers = rng.random(10_000_000)
+
+    def seconds(run: object) -> float:
+        start = time.process_time()
+        run()  # type: ignore[operator]
+        return time.process_time() - start
+
+    sorting = min(seconds(lambda: np.sort(numbers)) for _ in range(3))
+    ratio = min(seconds(lambda: schedule(forecast, 4096)) for _ in range(3)) / sorting
+    wanted.check(ratio <= 100, f"schedule of {n:,} queries at most 100 sorts of 10,000,000 floats: {ratio:.1f}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("traces", type=Path, nargs="?")
+    parser.add_argument("--train", type=Path, nargs="+", default=[])
+    parser.add_argument("--cap", type=int)
+    parser.add_argument("--each", type=Path)
+    options = parser.parse_args()
+    wanted = Wanted()
+    cost(wanted)
+    if options.traces:
+        models = recorded(read_traces(options.traces), options.cap)
+        if options.train:
+            train = [trace for path in options.train for trace in read_traces(path)]
+            elsewhere: Text = trained_without(train, models)[0]
+            on(make_pool(models[0], elsewhere, calibrate=100, about="trained elsewhere"), wanted, mean=0.6, least=0.35)
+        pool = make_pool(models[0])
+        on(pool, wanted, mean=0.8, least=0.6)
+        with_forecasts_made_useless_and_perfect(pool, wanted)
+    if options.each:
+        each_model(options.each, wanted)
+    return 1 if wanted.missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
