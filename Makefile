@@ -16,7 +16,7 @@ demo: $(RUNS)
 	$(BIN)/shadowprice demo
 
 test: $(READY)
-	$(BIN)/python -m pytest -n auto --dist loadfile
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 check: $(READY)
 	$(BIN)/ruff check .
@@ -29,6 +29,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/plan.py
 	$(BIN)/python benchmarks/runner.py
 	$(BIN)/python benchmarks/lab.py
+	$(BIN)/python benchmarks/metered.py
 
 docs: $(READY)
 	$(BIN)/shadowprice reproduce --out build/reproduce

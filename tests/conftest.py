@@ -14,6 +14,14 @@ for _threads in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
     os.environ.setdefault(_threads, "1")
 
 
+# Minutes each, on a real model: they go first, so that at the end no process is left alone with one of them.
+LONGEST = ("test_live.py", "test_metered_run.py", "test_crash.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name not in LONGEST)
+
+
 def request_line(name: str, text: str = "What is 2 + 3?", **body) -> dict:
     return {
         "custom_id": name,
