@@ -149,7 +149,7 @@ class Run:
         if code in (0, 3):
             return False
         self.kills_at_work += under_way > 0
-        assert code == (130 if kill == signal.SIGINT else -kill), said
+        assert code == (-kill if kill == signal.SIGKILL else 130), said
         assert "Traceback" not in said
         return True
 
@@ -229,11 +229,37 @@ def disturbed(starter, server, tmp_path):
     return runs
 
 
-@pytest.mark.parametrize(("kill", "kills"), [(signal.SIGKILL, 40), (signal.SIGINT, 8)])
+@pytest.mark.parametrize(("kill", "kills"), [(signal.SIGKILL, 40), (signal.SIGTERM, 8)])
 def test_with_room_for_what_crashes_waste_every_answer_is_what_it_would_have_been(kill, kills, disturbed, undisturbed):
     budget = CAP * (len(QUERIES) + 2 * CONCURRENCY * 12)
     for run in disturbed(kills, budget, "uniform", kill=kill, each=[1, 4, 8, 12]):
         assert run.answers() == undisturbed
+
+
+def test_ctrl_c_finishes_what_is_under_way_so_that_nothing_is_wasted(starter, server, undisturbed, tmp_path):
+    run = Run(tmp_path / "run", starter, server, CAP * len(QUERIES), "uniform")
+    rng = random.Random("ctrl-c")
+    while run.kills < 5 and run.killed(rng, signal.SIGINT):
+        run.kills += 1
+    assert run.kills > 2
+    run.end()
+    assert run.answers() == undisturbed
+    assert "orphan" not in {kind for _, kind, *_ in run.journal()}
+
+
+def test_a_second_ctrl_c_stops_at_once(starter, server, tmp_path):
+    run = Run(tmp_path / "run", starter, server, CAP * len(QUERIES), "uniform")
+    asked = len(server.requests)
+    run.start()
+    while len(server.requests) < asked + 2 * CONCURRENCY:
+        time.sleep(0.001)
+    run.starter.kill(signal.SIGINT)
+    time.sleep(0.01)
+    run.starter.kill(signal.SIGINT)
+    assert run.starter.wait() == 130
+    assert run.check_that_nothing_is_lost([]) > 0
+    said = (run.folder / "log").read_text()
+    assert said.index("finishing what is under way") < said.index("--resume goes on")
 
 
 def test_with_a_tight_budget_answers_are_fewer_or_shorter_but_never_others(disturbed, undisturbed):

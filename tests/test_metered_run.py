@@ -534,7 +534,7 @@ class TestKilled:
     """Where tests/test_crash.py has whole answers, these come in parts."""
 
     @pytest.mark.parametrize(
-        ("share", "kills", "kill"), [(2.0, 5, signal.SIGKILL), (2.0, 1, signal.SIGINT), (0.4, 3, signal.SIGKILL)]
+        ("share", "kills", "kill"), [(2.0, 5, signal.SIGKILL), (2.0, 1, signal.SIGTERM), (0.4, 3, signal.SIGKILL)]
     )
     def test_a_run_goes_on_from_what_was_said_and_pays_for_nothing_twice(self, starter, tmp_path, share, kills, kill):
         whole = {q: "".join(story(f"Tell me about {q}.")) for q in QUERIES}
@@ -553,6 +553,18 @@ class TestKilled:
             assert len(answers) == len(QUERIES)
         else:
             assert {finish for _, finish, _ in answers.values()} == {"stop", "length"}
+
+    def test_ctrl_c_finishes_what_is_under_way_so_that_nothing_is_wasted(self, starter, tmp_path):
+        needed = sum(len(story(f"Tell me about {q}.")) for q in QUERIES)
+        budget = int(1.1 * needed)  # white space at the end of a part may be said twice
+        with hostile.Server(tells(pause=0.001)) as server:
+            run, rng = MeteredRun(tmp_path / "run", starter, server, budget), random.Random("ctrl-c")
+            while run.kills < 2 and run.killed(rng, signal.SIGINT):
+                run.kills += 1
+            run.end()
+            assert run.kills
+            assert "orphan" not in {kind for _, kind, *_ in run.journal()}
+        assert {name for name, (_, finish, _) in run.answers().items() if finish == "stop"} == set(QUERIES)
 
 
 # --- the command -------------------------------------------------------------------------------

@@ -6,11 +6,12 @@ import argparse
 import asyncio
 import json
 import os
+import signal
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -262,6 +263,7 @@ def _execute(
         with _meter(len(requests), quiet=options.quiet) as show:
 
             def tell(progress: Progress) -> None:
+                seen[:] = [progress]
                 if "forecast" in asked:
                     folder.keep_forecast((r.query.id for r in requests), progress.forecast)
                 if len(progress.rounds) != told[0]:
@@ -270,8 +272,10 @@ def _execute(
                 show(progress)
 
             told = [len(rounds)]
+            seen: list[Progress] = []
 
             async def go() -> Progress:
+                _heed_signals(seen)
                 answering: Backend = backend
                 knowing = forecaster
                 try:
@@ -294,8 +298,11 @@ def _execute(
                     if teacher is not None:
                         await teacher.close()
 
-            return folder, asyncio.run(go())
-    except KeyboardInterrupt:
+            progress = asyncio.run(go())
+            if progress.stopped == _CTRL_C:
+                raise KeyboardInterrupt
+            return folder, progress
+    except (KeyboardInterrupt, asyncio.CancelledError):
         if folder is not None:
             folder.ledger.close()
             raise Interrupted(f"interrupted; the same command with --resume goes on ({place})") from None
@@ -304,6 +311,31 @@ def _execute(
         if folder is not None:
             folder.ledger.close()
         raise
+
+
+_CTRL_C = "interrupted"
+
+
+def _heed_signals(seen: Sequence[Progress]) -> None:
+    """Has the first Ctrl-C send nothing more and wait for what is under way, which would count as spent otherwise.
+
+    `seen` holds the progress once there is one. The second Ctrl-C, like any other signal, cancels the task.
+    """
+    stop = asyncio.current_task().cancel  # type: ignore[union-attr]
+
+    def leave() -> None:
+        if not seen or seen[0].stopped:
+            stop()
+            return
+        seen[0].stopped = _CTRL_C
+        told = "finishing what is under way (Ctrl-C again stops at once, and counts it as spent)"
+        print(f"\n{told}", file=sys.stderr, flush=True)
+
+    with suppress(NotImplementedError, ValueError, RuntimeError):  # not on Windows, and only in the main thread
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGINT, leave)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, stop)
 
 
 def _cleared(folder: RunFolder) -> list[Round]:
