@@ -4,7 +4,7 @@ A `Meter` holds the queries of a run that are neither finished nor being served,
 hands out stretches of generation; whoever serves one tells it how far it came.
 
 Forecasts are corrected by what the run itself shows: when a number of answers have ended (the first time 32,
-then twice as many each time) the level and the spread of all lengths, and their tail where the forecast has
+then four times as many each time) the level and the spread of all lengths, and their tail where the forecast has
 none, are estimated anew (`forecast.calibration.level`) from what is known: lengths of answers that ended, and
 that the others are longer than what they have generated. Whether answers are right is not known to a run, so
 the chance of success stays as forecast.
@@ -87,7 +87,7 @@ class Meter:
         self.age[query], self.ended[query] = age, ended
         self._endings += ended
         if ended and self._endings >= self._lesson:
-            self._lesson *= 2
+            self._lesson *= 4
             self.corrected = learnt(self.forecast, self.age, self.ended)
             self._lay_out(schedule(self.corrected, self.cap, self.age))
         if not ended and age < self.cap[query]:
@@ -147,7 +147,7 @@ def replayed(
         ended = age >= length
         if wait <= afford and wait < len(plan):
             left -= int(spent[wait - 1])
-            lesson *= 2
+            lesson *= 4
             believed = learnt(forecast, age, ended)
             continue
         left -= int(spent[afford - 1]) if afford else 0

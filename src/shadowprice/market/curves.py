@@ -220,7 +220,7 @@ class Expected(Curve):
         with np.errstate(divide="ignore", invalid="ignore"):
             k = np.log(self.solve / (self.spread * self.median * _SQRT_2PI)) - np.log(price)
         z = -self.spread + np.sqrt(np.maximum(self.spread**2 + 2 * k, 0.0))
-        if self._heavy():
+        if self._heavy:
             z = np.where(k > 0, self._tail_root(np.clip(k, 0.0, 1e4)), z)
         with np.errstate(over="ignore"):
             tokens: Array = self.median * np.exp(self.spread * z)
@@ -230,7 +230,7 @@ class Expected(Curve):
         """The length that a share p of the answers does not exceed: the inverse of F."""
         p = np.asarray(p, dtype=np.float64)
         z: Array = ndtri(p)
-        if self._heavy():
+        if self._heavy:
             student: Array = stdtrit(self.tail, np.maximum(p, 0.5))
             z = np.where(p <= 0.5, z, student / self._stretch)
         with np.errstate(over="ignore"):
@@ -240,6 +240,7 @@ class Expected(Curve):
         with np.errstate(divide="ignore"):
             return (np.log(np.asarray(tokens, dtype=np.float64)) - np.log(self.median)) / self.spread
 
+    @cached_property
     def _heavy(self) -> bool:
         return bool(np.any(self.tail < _NORMAL))
 
@@ -253,13 +254,13 @@ class Expected(Curve):
     def _h(self, z: Array) -> Array:
         """-ln of the density of z, without its constant."""
         normal = z**2 / 2
-        if not self._heavy():
+        if not self._heavy:
             return normal
         tail = (self.tail + 1) / 2 * np.log1p((self._stretch * z) ** 2 / self.tail)
         return np.where(z <= 0, normal, tail)
 
     def _h_slope(self, z: Array) -> Array:
-        if not self._heavy():
+        if not self._heavy:
             return z
         squared = self._stretch**2
         return np.where(z <= 0, z, (self.tail + 1) * squared * z / (self.tail + squared * z**2))
@@ -278,7 +279,7 @@ class Expected(Curve):
         # f/F > -z puts the root above -spread; below `high`, 2 f(z) >= spread.
         k = np.maximum(np.log(2 / (self.spread * _SQRT_2PI)), 0.0)
         high = np.sqrt(2 * k)
-        if self._heavy():
+        if self._heavy:
             high = np.sqrt(self.tail * np.expm1(2 * k / (self.tail + 1))) / self._stretch
         return _rising_root(excess, -self.spread, high)
 

@@ -42,7 +42,7 @@ from shadowprice.errors import MarketError
 from shadowprice.market.curves import length_cdf
 from shadowprice.types import Forecast
 
-_AGES = 64  # at which a query may be left; they are spaced evenly in log tokens
+_AGES = 48  # at which a query may be left; they are spaced evenly in log tokens
 _EARLIEST = 3.2  # spreads below the median: nobody ends before
 _LONGEST = 2.0**53  # tokens: every whole number up to it is a float
 
