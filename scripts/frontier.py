@@ -30,9 +30,8 @@ SHOWN = (
     ("oracle", "reserved"),
 )
 COMPARED = (*SHOWN, ("uniform", "metered"), ("clear", "metered"))
-_CLOSE = (
-    0.5  # points, or tokens: another processor rounds otherwise, and a query in a thousand may fall to the other side
-)
+# Points, or tokens: another processor rounds otherwise, and a query in a thousand may fall to the other side.
+_CLOSE = 0.5
 
 Record = dict[str, Any]
 
