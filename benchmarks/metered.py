@@ -91,19 +91,22 @@ def on(pool: Pool, wanted: Wanted, *, mean: float, least: float) -> None:
 
 
 def with_forecasts_made_useless_and_perfect(pool: Pool, wanted: Wanted) -> None:
-    alike = Forecast(pool.median, 0.5, 0.5).take(np.zeros(len(pool), dtype=np.intp))
-    under_the_cap = [
-        replace(trace, tokens=int(length), truncated=bool(cut), correct=bool(right))
-        for trace, length, cut, right in zip(pool.first, pool.length, pool.truncated, pool.correct, strict=True)
-    ]
-    alike = Calibration.fit(alike, under_the_cap).apply(alike)
-    flat = cells(replace(pool, forecast=alike, forecast_from="one for all"))
-    worst = max(cell["uniform metered"] - cell["metered"] for cell in flat.values())
+    worst = max(cell["uniform metered"] - cell["metered"] for cell in cells(alike(pool)).values())
     wanted.check(worst <= 0.5, f"all questions alike: below metered uniform by at most 0.5 points: {worst:.2f}")
-    ends = np.where(pool.truncated, 8 * pool.cap, pool.length).astype(float)
-    perfect = cells(replace(pool, forecast=Forecast(ends, 0.02, 0.5), forecast_from="the truth"))
-    worst = max(abs(cell["oracle"] - cell["metered"]) for cell in perfect.values())
+    worst = max(abs(cell["oracle"] - cell["metered"]) for cell in cells(known(pool)).values())
     wanted.check(worst <= 0.5, f"lengths known: the oracle to half a point: {worst:.2f}")
+
+
+def alike(pool: Pool) -> Pool:
+    """With one forecast for all, which is right on the whole."""
+    one = Forecast(pool.median, 0.5, 0.5).take(np.zeros(len(pool), dtype=np.intp))
+    return replace(pool, forecast=Calibration.fit(one, pool.replayed).apply(one), forecast_from="one for all")
+
+
+def known(pool: Pool) -> Pool:
+    """With lengths as they are; nothing is known of success."""
+    ends = np.where(pool.truncated, 8 * pool.cap, pool.length).astype(float)
+    return replace(pool, forecast=Forecast(ends, 0.02, 0.5), forecast_from="the truth")
 
 
 def each_model(path: Path, wanted: Wanted) -> None:

@@ -39,11 +39,16 @@ def backend(server):
     return OpenAIBackend(server.base_url, server.model, api_key="none")
 
 
-def test_200_queries_at_once_that_want_five_times_the_budget(server, tmp_path, batch):
+def asking(batch, traces):
+    return list(
+        read_requests(batch([request_line(f"q{i}", each.prompt, temperature=0) for i, each in enumerate(traces)]))
+    )
+
+
+def test_200_queries_at_once_that_want_far_more_than_five_times_the_budget(server, tmp_path, batch):
     traces = shipped_traces("eval")[:200]
     budget = sum(trace.tokens for trace in traces) // 20  # run in full they would take twenty times as much
-    path = batch([request_line(f"q{i}", trace.prompt, temperature=0) for i, trace in enumerate(traces)])
-    requests = list(read_requests(path))
+    requests = asking(batch, traces)
     before = server.tokens_predicted()
 
     async def go():
@@ -66,9 +71,7 @@ def test_200_queries_at_once_that_want_five_times_the_budget(server, tmp_path, b
 def test_a_real_teacher_is_asked_and_paid_from_the_budget(server, tmp_path, batch):
     """TALE-EP: the model estimates its own answers, then gives them; all of it within one budget."""
     budget, n = 300, 6
-    traces = shipped_traces("eval")[:n]
-    path = batch([request_line(f"q{i}", trace.prompt, temperature=0) for i, trace in enumerate(traces)])
-    requests = list(read_requests(path))
+    requests = asking(batch, shipped_traces("eval")[:n])
     before = server.tokens_predicted()
 
     async def go():

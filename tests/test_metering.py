@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shadowprice import Forecast
-from shadowprice.metering import Meter, learnt, replayed
+from shadowprice.forecast.calibration import learnt
+from shadowprice.metering import Meter, replayed
 
 CAP = 4096
 

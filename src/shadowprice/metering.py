@@ -5,7 +5,7 @@ hands out stretches of generation; whoever serves one tells it how far it came.
 
 Forecasts are corrected by what the run itself shows: when a number of answers have ended (the first time 32,
 then four times as many each time) the level and the spread of all lengths, and their tail where the forecast has
-none, are estimated anew (`forecast.calibration.level`) from what is known: lengths of answers that ended, and
+none, are estimated anew (`forecast.calibration.learnt`) from what is known: lengths of answers that ended, and
 that the others are longer than what they have generated. Whether answers are right is not known to a run, so
 the chance of success stays as forecast.
 """
@@ -18,36 +18,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from shadowprice.arrays import Array
-from shadowprice.forecast.calibration import level
+from shadowprice.forecast.calibration import learnt
 from shadowprice.market.metered import Schedule, schedule
 from shadowprice.types import Forecast
 
 _FIRST_LESSON = 32  # answers that have ended
-_LONGEST, _SPREADS = 2.0**40, (0.02, 8.0)
-
-
-def learnt(forecast: Forecast, age: NDArray[np.int64], ended: NDArray[np.bool_]) -> Forecast:
-    """The forecast, corrected by a run in which answers have this age, and some have ended there."""
-    begun = age > 0
-    shift, factor, tail = level(forecast.take(begun), age[begun], ~ended[begun])
-    times = float(np.exp(shift))
-
-    def tokens(median: Array) -> Array:
-        return np.clip(median * times, 1.0, _LONGEST)
-
-    def spread(width: Array) -> Array:
-        clipped: Array = np.clip(width * factor, *_SPREADS)
-        return clipped
-
-    return Forecast(
-        tokens(forecast.tokens),
-        spread(forecast.spread),
-        forecast.solve,
-        tail if forecast.tail is None else forecast.tail,
-        tokens(forecast.solved_tokens),
-        spread(forecast.solved_spread),
-    )
 
 
 @dataclass(frozen=True)
@@ -93,11 +68,6 @@ class Meter:
         if not ended and age < self.cap[query]:
             self.waiting[query] = True
             self._push(query)
-
-    def price(self, budget: float) -> float:
-        """The index at which what waits is expected to have used up the budget."""
-        rows = np.flatnonzero(self.waiting)
-        return schedule(self.corrected.take(rows), self.cap[rows], self.age[rows]).price(budget)
 
     def _lay_out(self, plan: Schedule) -> None:
         """Sorts the stretches of each query by age, and the first of each into the heap."""

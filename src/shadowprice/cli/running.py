@@ -274,8 +274,7 @@ def _execute(
             told = [len(rounds)]
             seen: list[Progress] = []
 
-            async def go() -> Progress:
-                _heed_signals(seen)
+            async def answered() -> Progress:
                 answering: Backend = backend
                 knowing = forecaster
                 try:
@@ -298,6 +297,10 @@ def _execute(
                     if teacher is not None:
                         await teacher.close()
 
+            async def go() -> Progress:
+                with _heeding_signals(seen):
+                    return await answered()
+
             progress = asyncio.run(go())
             if progress.stopped == _CTRL_C:
                 raise KeyboardInterrupt
@@ -316,7 +319,8 @@ def _execute(
 _CTRL_C = "interrupted"
 
 
-def _heed_signals(seen: Sequence[Progress]) -> None:
+@contextmanager
+def _heeding_signals(seen: Sequence[Progress]) -> Iterator[None]:
     """Has the first Ctrl-C send nothing more and wait for what is under way, which would count as spent otherwise.
 
     `seen` holds the progress once there is one. The second Ctrl-C, like any other signal, cancels the task.
@@ -331,11 +335,18 @@ def _heed_signals(seen: Sequence[Progress]) -> None:
         told = "finishing what is under way (Ctrl-C again stops at once, and counts it as spent)"
         print(f"\n{told}", file=sys.stderr, flush=True)
 
+    loop, before = asyncio.get_running_loop(), {}
     with suppress(NotImplementedError, ValueError, RuntimeError):  # not on Windows, and only in the main thread
-        loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGINT, leave)
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, stop)
+        for number, heed in ((signal.SIGINT, leave), (signal.SIGTERM, stop), (signal.SIGHUP, stop)):
+            handler = signal.getsignal(number)
+            loop.add_signal_handler(number, heed)
+            before[number] = handler
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            loop.remove_signal_handler(number)
+            signal.signal(number, handler)
 
 
 def _cleared(folder: RunFolder) -> list[Round]:

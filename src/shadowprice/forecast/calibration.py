@@ -31,7 +31,7 @@ from shadowprice.errors import InputError
 from shadowprice.market import Expected
 from shadowprice.types import Forecast, Trace
 
-__all__ = ["Calibration", "beyond", "level"]
+__all__ = ["Calibration", "beyond", "learnt"]
 
 _FEWEST = 10
 _SPREADS = (0.02, 8.0)
@@ -109,19 +109,30 @@ class Calibration:
         return cls(**rest, tail=None if tail is None else checked_scalar("tail", tail, low=1e-3, high=1e6))
 
 
-def level(forecast: Forecast, tokens: ArrayLike, truncated: NDArray[np.bool_]) -> tuple[float, float, float | None]:
-    """By how much the log length is off for all, the factor on its spread, and the tail if the forecast has none.
+def learnt(forecast: Forecast, age: NDArray[np.int64], ended: NDArray[np.bool_]) -> Forecast:
+    """The forecast, corrected by a run in which answers have this age, and some have ended there.
 
-    No more than a run can tell. It serves the most promising first: from them nothing can be learnt of how the
-    others differ, and little of how long the longest are.
+    By one shift of all log lengths, one factor on their spread, and a tail if the forecast has none: no more
+    than a run can tell. It serves the most promising first: from them nothing can be learnt of how the others
+    differ, and little of how long the longest are.
     """
-    missed = np.log(np.maximum(1.0, np.asarray(tokens, dtype=np.float64))) - np.log(forecast.tokens)
-    shift = _quantile(missed, truncated, 0.5)
-    z = (missed - shift) / forecast.spread
-    if forecast.tail is not None:
-        return shift, _factor(z, truncated, forecast.tail), None
-    tail, factor = _law(z, truncated)
-    return shift, factor, tail
+    begun, cut = forecast.take(age > 0), ~ended[age > 0]
+    missed = np.log(age[age > 0]) - np.log(begun.tokens)
+    shift = _quantile(missed, cut, 0.5)
+    z = (missed - shift) / begun.spread
+    tail: ArrayLike | None = forecast.tail
+    if begun.tail is None:
+        tail, factor = _law(z, cut)
+    else:
+        factor = _factor(z, cut, begun.tail)
+    return Forecast(
+        _tokens(np.log(forecast.tokens) + shift),
+        np.clip(forecast.spread * factor, *_SPREADS),
+        forecast.solve,
+        tail,
+        _tokens(np.log(forecast.solved_tokens) + shift),
+        np.clip(forecast.solved_spread * factor, *_SPREADS),
+    )
 
 
 def beyond(y: Array, mean: Array, spread: float, censored: NDArray[np.bool_]) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -147,11 +147,7 @@ def second_predictor(lab: Lab) -> list[Row]:
 
 
 def _predictor(table: str, lab: Lab, pool: Pool) -> list[Row]:
-    traces = [
-        replace(trace, tokens=int(length), truncated=bool(cut))
-        for trace, length, cut in zip(pool.first, pool.length, pool.truncated, strict=True)
-    ]
-    report = evaluate(pool.forecast, traces, resamples=lab.some(1000, 100))
+    report = evaluate(pool.forecast, pool.replayed, resamples=lab.some(1000, 100))
     groups = {"all": report.overall} | (report.datasets if len(report.datasets) > 1 else {})
     rows: list[Row] = []
     for name, scores in groups.items():

@@ -79,6 +79,12 @@ class Recorded:
         return np.array([bool(trace.correct) for trace in self.first], dtype=bool) & ~self.truncated
 
     @cached_property
+    def replayed(self) -> list[Trace]:
+        """The first answers as they are under the cap."""
+        columns = zip(self.first, self.length, self.truncated, self.correct, strict=True)
+        return [replace(t, tokens=int(n), truncated=bool(cut), correct=bool(right)) for t, n, cut, right in columns]
+
+    @cached_property
     def median(self) -> float:
         return float(np.median(self.length))
 
