@@ -6,17 +6,19 @@ import ast
 import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Protocol, TypeAlias
 
 import orjson
 
 from shadowprice.batchfile import Request
 from shadowprice.errors import InputError
 from shadowprice.grading import GRADERS, grade
+from shadowprice.grading.answers import boxes
 from shadowprice.ledger import Ledger
 from shadowprice.tale import ESTIMATE
-from shadowprice.types import Forecast, Query, Trace
+from shadowprice.types import Completion, Forecast, Query, Trace
 
 
 @dataclass(frozen=True)
@@ -133,13 +135,39 @@ class LargeCap:
         return Forecast([1.0] * len(queries))
 
 
-def requests_for(questions: Sequence[Question], *, samples: int, temperature: float) -> list[Request]:
+# How questions are put to a model: `{problem}` stands for the question.
+TEMPLATES = {
+    "plain": "{problem}",
+    "math": "{problem}\n\nPlease reason step by step, and put your final answer within \\boxed{}.",
+    "code": (
+        "{problem}\n\nAnswer with the complete Python function and the imports it needs, in one ```python code block."
+    ),
+}
+
+
+def read_template(name: str) -> str:
+    """A template by its name in `TEMPLATES`, or from a text file in which {problem} stands for the question."""
+    if name in TEMPLATES:
+        return TEMPLATES[name]
+    if not os.path.isfile(name):
+        fix = f"choose one of {', '.join(TEMPLATES)}, or name a file"
+        raise InputError("no such template, and no such file", path=name, fix=fix)
+    with open(name, encoding="utf-8-sig") as file:
+        template = file.read().rstrip("\n")
+    if "{problem}" not in template:
+        raise InputError("has no {problem}", path=name, fix="write {problem} where the question belongs")
+    return template
+
+
+def requests_for(
+    questions: Sequence[Question], *, samples: int, temperature: float, template: str = TEMPLATES["plain"]
+) -> list[Request]:
     """A chat for every sample of every question; sample s has the seed s."""
     found: list[Request] = []
     for question in questions:
         for sample in range(samples):
             body = {
-                "messages": [{"role": "user", "content": question.problem}],
+                "messages": [{"role": "user", "content": template.replace("{problem}", question.problem)}],
                 "temperature": temperature,
                 "seed": sample,
             }
@@ -149,10 +177,81 @@ def requests_for(questions: Sequence[Question], *, samples: int, temperature: fl
     return found
 
 
+# --- probes ------------------------------------------------------------------------------------
+
+PROBE_TOKENS = 16  # that a final answer may take
+
+
+@dataclass(frozen=True)
+class Ages:
+    """Where answers are probed: after so many tokens, and after such shares of their length."""
+
+    tokens: tuple[int, ...]
+    shares: tuple[float, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Ages:
+        tokens: list[int] = []
+        shares: list[int] = []
+        for part in text.split(","):
+            number = part.strip().removesuffix("%")
+            if not number.isdecimal() or (part.strip().endswith("%") and int(number) > 100):
+                raise InputError(f"--probe {text}: {part!r} is not an age", fix="write ages as 0,64,256,50%")
+            (shares if part.strip().endswith("%") else tokens).append(int(number))
+        return cls(tuple(tokens), tuple(share / 100 for share in shares))
+
+    def __len__(self) -> int:
+        return len(self.tokens) + len(self.shares) + 1
+
+    def of(self, answer: Completion) -> list[int]:
+        """The ages of one answer, the longest first; its end is one of them only where it was cut."""
+        ages = {*self.tokens, *(round(share * answer.tokens) for share in self.shares)}
+        return sorted(
+            {age for age in ages if age < answer.tokens} | ({answer.tokens} - {0} if _cut(answer) else set())
+        )[::-1]
+
+
+def _cut(answer: Completion) -> bool:
+    return answer.finish == "length"
+
+
+class LandingBackend(Protocol):
+    """A backend whose answers have token ids, and that can be asked for the final answer after some of them."""
+
+    model: str
+
+    async def extend(self, body: Mapping[str, Any], so_far: Completion | None, limit: int) -> Completion: ...
+    async def land(self, body: Mapping[str, Any], ids: Sequence[int], limit: int) -> tuple[str, int]: ...
+
+
+class Probing:
+    """A backend that asks, after every answer, for the final answer after the beginnings of it."""
+
+    def __init__(self, backend: LandingBackend, ages: Ages) -> None:
+        self.backend, self.model, self.ages = backend, backend.model, ages
+
+    async def complete(self, body: Mapping[str, Any], limit: int) -> Completion:
+        answer = await self.backend.extend(body, None, limit - len(self.ages) * PROBE_TOKENS)
+        landed: dict[str, tuple[str, int]] = {}
+        for age in self.ages.of(answer):
+            landed[str(age)] = await self.backend.land(body, answer.ids[:age], PROBE_TOKENS)
+        tokens = answer.tokens + sum(took for _, took in landed.values())
+        body = {**answer.body, "probed": {"tokens": answer.tokens, "landed": landed}}
+        return replace(answer, tokens=tokens, body=body)
+
+    async def close(self) -> None:
+        pass
+
+
+def _judged(question: Question, answer: str, *, truncated: bool = False) -> bool:
+    return bool(grade(question.grader, answer, question.gold, truncated=truncated, **question.options).correct)
+
+
 def graded(
     questions: Sequence[Question],
     ledger: Ledger,
     *,
+    template: str = TEMPLATES["plain"],
     samples: int,
     temperature: float,
     max_tokens: int,
@@ -165,15 +264,28 @@ def graded(
             record = orjson.loads(lines.get(f"{question.id}#{sample}", b'{"error": "missing"}'))
             if record["error"]:
                 continue
-            choice = record["response"]["body"]["choices"][0]
-            text, truncated = choice["message"]["content"] or "", record["shadowprice"]["finish"] == "length"
+            body = record["response"]["body"]
+            text, truncated = (
+                body["choices"][0]["message"]["content"] or "",
+                record["shadowprice"]["finish"] == "length",
+            )
+            probed = body.get("probed") or {"tokens": record["shadowprice"]["tokens"], "landed": {}}
+            judge = partial(_judged, question)
+            extra: dict[str, Any] = {}
+            if template != TEMPLATES["plain"]:
+                extra["template"] = template
+            if probed["landed"]:
+                # correct, tokens it took, and what was stated
+                extra["landed"] = {
+                    age: [judge(stated), took, boxes(stated)] for age, (stated, took) in probed["landed"].items()
+                }
+            if flags := record["shadowprice"]["flags"]:
+                extra["flags"] = flags
             yield Trace(
                 id=question.id,
                 prompt=question.problem,
-                tokens=record["shadowprice"]["tokens"],
-                correct=bool(
-                    grade(question.grader, text, question.gold, truncated=truncated, **question.options).correct
-                ),
+                tokens=probed["tokens"],
+                correct=judge(text, truncated=truncated),
                 truncated=truncated,
                 dataset=question.dataset,
                 gold=question.gold,
@@ -182,5 +294,5 @@ def graded(
                 temperature=temperature,
                 max_tokens=max_tokens,
                 response=text,
-                extra={"flags": flags} if (flags := record["shadowprice"]["flags"]) else {},
+                extra=extra,
             )

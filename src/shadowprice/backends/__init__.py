@@ -16,8 +16,10 @@ from typing import Any, Protocol
 from shadowprice.errors import Refused
 from shadowprice.types import Completion
 
-__all__ = ["Backend", "PausingBackend", "granted", "joined", "pausable", "response", "with_text"]
+__all__ = ["LANDING", "Backend", "PausingBackend", "granted", "joined", "pausable", "response", "with_text"]
 
+# What is written into a model's mouth so that it states its final answer.
+LANDING = "\n\nTherefore, the final answer is \\boxed{"
 # Every name servers know for the limit; llama.cpp's own `n_predict` outranks the others there.
 LIMIT_FIELDS = ("max_completion_tokens", "max_tokens", "n_predict")
 # What applies to an answer as a whole, so that its parts would not add up to the same answer.

