@@ -23,8 +23,8 @@ from shadowprice.forecast.encoder import Encoder
 from shadowprice.forecast.evaluation import evaluate
 from shadowprice.forecast.splits import question_key, questions_of
 from shadowprice.forecast.text import Text
-from shadowprice.tracefile import read_traces
-from shadowprice.types import Query, Trace
+from shadowprice.formats.traces import read_traces
+from shadowprice.types import Request, Trace
 
 
 def without_habits(traces: Sequence[Trace]) -> list[Trace]:
@@ -56,7 +56,7 @@ def row(name: str, make: Callable[[], Forecaster], test: Sequence[Trace]) -> str
     start = time.process_time()
     forecaster = make()
     trained = time.process_time()
-    forecast = forecaster.predict([Query(trace.id, trace.prompt) for trace in test])
+    forecast = forecaster.predict([Request(trace.id, trace.prompt) for trace in test])
     asked = time.process_time()
     s = evaluate(forecast, test, resamples=200).overall
     low, high = s.spearman_range or (0.0, 0.0)

@@ -22,14 +22,14 @@ from shadowprice import allocate
 from shadowprice.forecast.evaluation import Scores, evaluate
 from shadowprice.forecast.splits import question_key
 from shadowprice.forecast.text import Text
-from shadowprice.tracefile import read_traces
-from shadowprice.types import Forecast, Query, Trace
+from shadowprice.formats.traces import read_traces
+from shadowprice.types import Forecast, Request, Trace
 
 DRAWS, FEW, FOLDS = 16, 100, 5
 
 
-def queries(traces: Sequence[Trace]) -> list[Query]:
-    return [Query(trace.id, trace.prompt) for trace in traces]
+def queries(traces: Sequence[Trace]) -> list[Request]:
+    return [Request(trace.id, trace.prompt) for trace in traces]
 
 
 def drawn(pool: Sequence[Trace], seed: int) -> tuple[list[Trace], list[Trace]]:

@@ -20,12 +20,12 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"  # before NumPy is loaded
 
 import numpy as np
 
-from shadowprice.data import shipped_traces
-from shadowprice.lab.pool import Pool, make_pool, recorded, trained_without
-from shadowprice.lab.setting import Lab, budgets_of
+from shadowprice.datasets.shipped import shipped_traces
+from shadowprice.formats.traces import read_traces
+from shadowprice.lab.config import Lab, budgets_of
+from shadowprice.lab.pools import Pool, make_pool, recorded, trained_without
 from shadowprice.lab.streams import QUERIES
 from shadowprice.lab.tables import main as main_table
-from shadowprice.tracefile import read_traces
 
 
 def seconds(run: Callable[[], object]) -> float:

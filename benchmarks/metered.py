@@ -24,11 +24,11 @@ import numpy as np
 
 from shadowprice.forecast.calibration import Calibration
 from shadowprice.forecast.text import Text
+from shadowprice.formats.traces import read_traces
 from shadowprice.lab.compare import compare
-from shadowprice.lab.pool import Pool, make_pool, recorded, trained_without
+from shadowprice.lab.pools import Pool, make_pool, recorded, trained_without
 from shadowprice.lab.streams import QUERIES, STREAMS
-from shadowprice.market.metered import schedule
-from shadowprice.tracefile import read_traces
+from shadowprice.market.gittins import schedule
 from shadowprice.types import Forecast
 
 POLICIES = {

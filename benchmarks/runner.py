@@ -15,16 +15,16 @@ from pathlib import Path
 
 import orjson
 
-from shadowprice import Forecast, Query
-from shadowprice.backends.replay import ReplayBackend
-from shadowprice.batchfile import Request
-from shadowprice.ledger import Ledger
+from shadowprice import Forecast, Request
+from shadowprice.accounts.sqlite import Ledger
+from shadowprice.backends.recorded import ReplayBackend
+from shadowprice.formats.batch import BatchLine
 from shadowprice.runner import Settings, run
 from shadowprice.types import Trace
 
 
 class Alike:
-    def predict(self, queries: list[Query]) -> Forecast:
+    def predict(self, queries: list[Request]) -> Forecast:
         return Forecast([20.0] * len(queries))
 
 
@@ -35,7 +35,7 @@ def main() -> int:
     for i, trace in enumerate(traces):
         body = {"messages": [{"role": "user", "content": trace.prompt}]}
         raw = orjson.dumps({"custom_id": trace.id, "body": body})
-        requests.append(Request(i + 1, raw, Query(trace.id, trace.prompt), "max_completion_tokens", False))
+        requests.append(BatchLine(i + 1, raw, Request(trace.id, trace.prompt), "max_completion_tokens", False))
     settings = Settings(policy="uniform", concurrency=8)
     with tempfile.TemporaryDirectory(dir=".") as folder:
         with Ledger.create(Path(folder) / "run", 20 * count) as ledger:

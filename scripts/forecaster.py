@@ -16,12 +16,12 @@ from pathlib import Path
 
 import numpy as np
 
-from shadowprice.data import shipped_traces
+from shadowprice.datasets.shipped import shipped_traces
 from shadowprice.forecast.evaluation import Report, Scores, evaluate
 from shadowprice.forecast.splits import held_out
 from shadowprice.forecast.text import Text
-from shadowprice.tracefile import read_traces
-from shadowprice.types import Query, Trace
+from shadowprice.formats.traces import read_traces
+from shadowprice.types import Request, Trace
 
 ROOT = Path(__file__).resolve().parent.parent
 PLACE = ROOT / "src" / "shadowprice" / "forecast" / "default"
@@ -60,7 +60,7 @@ def main(paths: Sequence[Path]) -> None:
 
 
 def _evaluated(forecaster: Text, traces: Sequence[Trace]) -> Report:
-    return evaluate(forecaster.predict([Query(trace.id, trace.prompt) for trace in traces]), traces, resamples=200)
+    return evaluate(forecaster.predict([Request(trace.id, trace.prompt) for trace in traces]), traces, resamples=200)
 
 
 def _row(name: str, s: Scores) -> str:

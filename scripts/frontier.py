@@ -13,13 +13,13 @@ from typing import Any
 import matplotlib as mpl
 
 import shadowprice
-from shadowprice.data import shipped_hash, shipped_traces
+from shadowprice.datasets.shipped import shipped_hash, shipped_traces
 from shadowprice.lab.compare import compare
-from shadowprice.lab.figures import FIGURES
-from shadowprice.lab.panels import write_figure
-from shadowprice.lab.pool import make_pool, recorded, trained_without
+from shadowprice.lab.pools import make_pool, recorded, trained_without
 from shadowprice.lab.results import Results
 from shadowprice.lab.streams import QUERIES
+from shadowprice.report.figures import FIGURES
+from shadowprice.report.panels import write_figure
 
 COMMAND = "shadowprice reproduce --out build/reproduce"
 SHOWN = (

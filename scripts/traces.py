@@ -14,7 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from shadowprice.tasks import tasks
+from shadowprice.datasets.tasks import tasks
 
 DATA = Path(__file__).resolve().parent.parent / "src" / "shadowprice" / "data"
 

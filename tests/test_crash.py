@@ -15,7 +15,7 @@ from contextlib import closing
 
 import pytest
 
-from shadowprice.ledger import Ledger
+from shadowprice.accounts.sqlite import Ledger
 
 from .backends import hostile
 from .conftest import read_jsonl, request_line
@@ -42,7 +42,7 @@ async def tells_a_story(request, reply):
 # Importing everything takes a second, so one process does it once and forks one for each start.
 STARTER = """
 import json, os, sys
-import shadowprice.backends.openai, shadowprice.cli.running
+import shadowprice.backends.openai, shadowprice.cli.run
 from shadowprice.cli import main
 
 for line in sys.stdin:
@@ -282,13 +282,13 @@ def test_with_a_tight_budget_answers_are_fewer_or_shorter_but_never_others(distu
             assert (text, ending, tokens) == (whole, "stop", most) if finish == "stop" else tokens <= most
 
 
-@pytest.mark.parametrize("moment", ["pathlib.Path.rename", "shadowprice.runfolder.Ledger.create"])
+@pytest.mark.parametrize("moment", ["pathlib.Path.rename", "shadowprice.runs.Ledger.create"])
 def test_killed_while_its_folder_is_made_a_run_can_be_started_or_resumed(
     moment, starter, server, undisturbed, tmp_path
 ):
     run = Run(tmp_path / "run", starter, server, CAP * len(QUERIES), "uniform")
     script = (
-        "import os, pathlib, signal, sys, shadowprice.runfolder\n"
+        "import os, pathlib, signal, sys, shadowprice.runs\n"
         "from shadowprice.cli import main\n"
         f"{moment} = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
         "main(sys.argv[1:])"

@@ -5,13 +5,13 @@ import importlib.util
 
 import pytest
 
-from shadowprice.backends.replay import ReplayBackend
-from shadowprice.batchfile import read_requests
-from shadowprice.data import shipped_traces
+from shadowprice.accounts.sqlite import Ledger
+from shadowprice.backends.recorded import ReplayBackend
+from shadowprice.datasets.shipped import shipped_traces
 from shadowprice.errors import InputError
 from shadowprice.forecast import PromptLength
 from shadowprice.forecast.text import Text
-from shadowprice.ledger import Ledger
+from shadowprice.formats.batch import read_requests
 from shadowprice.runner import Settings, run, write_results
 from shadowprice.tale import BudgetAware, Taught, ask, estimates_in
 from shadowprice.types import Trace
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("xllamacpp") is None, r
 
 @pytest.fixture(scope="module")
 def server():
-    from shadowprice.backends.local import LocalServer, fetch_model
+    from shadowprice.backends.llamacpp import LocalServer, fetch_model
 
     try:
         path = fetch_model()

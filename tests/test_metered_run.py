@@ -15,19 +15,21 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from shadowprice import Forecast, InputError, metering
-from shadowprice.backends import joined, local
-from shadowprice.backends.local import LocalBackend, LocalServer, fetch_model
+from shadowprice import Forecast, InputError
+from shadowprice.accounts.sqlite import Ledger
+from shadowprice.backends import llamacpp as local
+from shadowprice.backends.base import joined
+from shadowprice.backends.llamacpp import LocalBackend, LocalServer, fetch_model
 from shadowprice.backends.openai import OpenAIBackend
-from shadowprice.backends.replay import ReplayBackend
-from shadowprice.batchfile import read_requests
+from shadowprice.backends.recorded import ReplayBackend
 from shadowprice.cli import main
-from shadowprice.data import shipped_traces
+from shadowprice.datasets.shipped import shipped_traces
+from shadowprice.engine import metered as metering
+from shadowprice.engine.metered import replayed
 from shadowprice.errors import BackendError, Refused, Unavailable
-from shadowprice.ledger import Ledger
-from shadowprice.market.metered import schedule
+from shadowprice.formats.batch import read_requests
+from shadowprice.market.gittins import schedule
 from shadowprice.metered_runner import run_metered
-from shadowprice.metering import replayed
 from shadowprice.runner import Settings, run, write_results
 from shadowprice.types import Trace
 
@@ -829,9 +831,9 @@ class TestOnARealModel:
 ONE_RUN = """
 import asyncio, sys
 from pathlib import Path
-from shadowprice.backends.local import LocalBackend
-from shadowprice.batchfile import read_requests
-from shadowprice.ledger import Ledger
+from shadowprice.backends.llamacpp import LocalBackend
+from shadowprice.formats.batch import read_requests
+from shadowprice.accounts.sqlite import Ledger
 from shadowprice.metered_runner import run_metered
 from shadowprice.runner import Settings
 from shadowprice.types import Forecast

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from shadowprice import Forecast, InputError
-from shadowprice.backends.replay import ReplayBackend
-from shadowprice.batchfile import read_requests
+from shadowprice.accounts.sqlite import Ledger
+from shadowprice.backends.recorded import ReplayBackend
 from shadowprice.cli import main
 from shadowprice.errors import Refused, Unavailable
-from shadowprice.ledger import Ledger
+from shadowprice.formats.batch import read_requests
+from shadowprice.formats.traces import read_traces
 from shadowprice.runner import Settings, run, write_results
-from shadowprice.tracefile import read_traces
 from shadowprice.types import Completion, Trace
 
 from .backends import hostile

@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shadowprice import Forecast, InputError, Query
+from shadowprice import Forecast, InputError, Request
+from shadowprice.accounts.sqlite import Ledger
 from shadowprice.backends.openai import OpenAIBackend
-from shadowprice.batchfile import read_requests
 from shadowprice.cli import main
 from shadowprice.errors import Unavailable
-from shadowprice.ledger import Ledger
+from shadowprice.formats.batch import read_requests
 from shadowprice.runner import Settings, run
 from shadowprice.tale import ESTIMATE, LIMIT, BudgetAware, Taught, ask, estimates_in, parse_estimate, with_budget
 from shadowprice.types import Completion
@@ -529,6 +529,6 @@ def wait_for(condition, seconds=60.0):
 
 
 def test_a_query_the_teacher_never_heard_of_keeps_its_forecast():
-    queries = [Query("a", "x"), Query("b", "y")]
+    queries = [Request("a", "x"), Request("b", "y")]
     forecast = Taught(Fixed(), {"b": 7, "elsewhere": 3}).predict(queries)
     assert forecast.tokens.tolist() == [1000, 7]

@@ -11,10 +11,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from shadowprice.budget import parse_budget
+    from shadowprice.cost import parse_budget
     from shadowprice.errors import InputError, MarketError, PolicyError, ShadowpriceError
     from shadowprice.market import POLICIES, Clearing, allocate, clear
-    from shadowprice.types import Allocation, Forecast, Query
+    from shadowprice.types import Allocation, Forecast, Request
 
 __version__ = "0.1.0"
 
@@ -26,7 +26,7 @@ __all__ = [
     "InputError",
     "MarketError",
     "PolicyError",
-    "Query",
+    "Request",
     "ShadowpriceError",
     "allocate",
     "clear",
@@ -35,10 +35,10 @@ __all__ = [
 
 # Names are looked up when first used, so that `shadowprice --help` need not wait for NumPy.
 _HOME = {
-    "shadowprice.budget": ["parse_budget"],
+    "shadowprice.cost": ["parse_budget"],
     "shadowprice.errors": ["InputError", "MarketError", "PolicyError", "ShadowpriceError"],
     "shadowprice.market": ["POLICIES", "Clearing", "allocate", "clear"],
-    "shadowprice.types": ["Allocation", "Forecast", "Query"],
+    "shadowprice.types": ["Allocation", "Forecast", "Request"],
 }
 
 

@@ -3,51 +3,22 @@
 from __future__ import annotations
 
 import ast
-import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import orjson
 
-from shadowprice.batchfile import Request
+from shadowprice.accounts.sqlite import Ledger
 from shadowprice.errors import InputError
-from shadowprice.grading import GRADERS, grade
+from shadowprice.formats.batch import BatchLine
+from shadowprice.formats.questions import Gold, Question
+from shadowprice.grading import grade
 from shadowprice.grading.answers import boxes
-from shadowprice.ledger import Ledger
 from shadowprice.tale import ESTIMATE
-from shadowprice.types import Completion, Forecast, Query, Trace
-
-
-@dataclass(frozen=True)
-class Question:
-    """What is asked, and what would be right. `grader` is a name in `grading.GRADERS`, `options` are its own."""
-
-    id: str
-    problem: str
-    gold: str
-    dataset: str = ""
-    grader: str = "math"
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-
-# custom_id -> what would be right, and by which grader.
-Gold: TypeAlias = Mapping[str, tuple[str, str]]
-
-
-def read_questions(path: str | os.PathLike[str], grader: str | None = None) -> list[Question]:
-    """Questions from JSON lines `{id, problem, gold}`, optionally with `dataset` and `grader`."""
-    return [
-        Question(r["id"], r["problem"], r["gold"], r["dataset"], r["grader"])
-        for r in _records(path, ("id", "problem", "gold"), grader)
-    ]
-
-
-def read_gold(path: str | os.PathLike[str]) -> Gold:
-    """What is right, by query, from JSON lines `{custom_id, gold}`, optionally with `grader`."""
-    return {r["custom_id"]: (r["gold"], r["grader"]) for r in _records(path, ("custom_id", "gold"), None)}
+from shadowprice.types import Completion, Forecast, Request, Trace
 
 
 def is_right(gold: Gold, name: str, answer: str, truncated: bool) -> bool:
@@ -66,40 +37,6 @@ def count_solved(ledger: Ledger, gold: Gold) -> int:
             text = choice["message"]["content"] if "message" in choice else choice["text"]
             solved += is_right(gold, name, text or "", record["shadowprice"]["finish"] == "length")
     return solved
-
-
-def _records(path: str | os.PathLike[str], needed: tuple[str, ...], grader: str | None) -> Iterator[dict[str, str]]:
-    """JSON objects that have the `needed` strings, the first of them unlike in every line, and a known grader."""
-    form = "{" + ", ".join(f'"{name}": ...' for name in needed) + "}"
-    seen: set[str] = set()
-    with open(path, "rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            try:
-                record = orjson.loads(line)
-            except orjson.JSONDecodeError as error:
-                raise InputError(f"not JSON: {error.msg}", path=path, line=number, fix="mend the line") from None
-            if not isinstance(record, dict):
-                raise InputError("not a JSON object", path=path, line=number, fix=f"write {form}")
-            if missing := [name for name in needed if not isinstance(record.get(name), str) or not record[name]]:
-                raise InputError(f"no {missing[0]}", path=path, line=number, fix=f"write {form}, all as strings")
-            chosen = grader or record.get("grader") or "math"
-            if chosen not in GRADERS:
-                known = ", ".join(GRADERS)
-                raise InputError(f"unknown grader {chosen!r}", path=path, line=number, fix=f"choose one of {known}")
-            if record[needed[0]] in seen:
-                raise InputError(
-                    f"{needed[0]} {record[needed[0]]!r} was used before", path=path, line=number, fix="keep one"
-                )
-            seen.add(record[needed[0]])
-            yield {**record, "grader": chosen, "dataset": str(record.get("dataset") or "")}
-    if not seen:
-        raise InputError("has no lines", path=path, fix=f"write lines {form}")
-
-
-def sha256_of_questions(questions: Sequence[Question]) -> str:
-    return hashlib.sha256(orjson.dumps(questions, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
 def check_programs(questions: Sequence[Question]) -> None:
@@ -131,7 +68,7 @@ def _imported(program: str) -> set[str]:
 class LargeCap:
     """The forecast of a collection: everyone alike, so that `uniform` grants everyone the cap."""
 
-    def predict(self, queries: Sequence[Query]) -> Forecast:
+    def predict(self, queries: Sequence[Request]) -> Forecast:
         return Forecast([1.0] * len(queries))
 
 
@@ -161,9 +98,9 @@ def read_template(name: str) -> str:
 
 def requests_for(
     questions: Sequence[Question], *, samples: int, temperature: float, template: str = TEMPLATES["plain"]
-) -> list[Request]:
+) -> list[BatchLine]:
     """A chat for every sample of every question; sample s has the seed s."""
-    found: list[Request] = []
+    found: list[BatchLine] = []
     for question in questions:
         for sample in range(samples):
             body = {
@@ -171,9 +108,9 @@ def requests_for(
                 "temperature": temperature,
                 "seed": sample,
             }
-            query = Query(f"{question.id}#{sample}", question.problem)
+            query = Request(f"{question.id}#{sample}", question.problem)
             raw = orjson.dumps({"custom_id": query.id, "body": body})
-            found.append(Request(len(found) + 1, raw, query, "max_completion_tokens", False))
+            found.append(BatchLine(len(found) + 1, raw, query, "max_completion_tokens", False))
     return found
 
 

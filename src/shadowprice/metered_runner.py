@@ -26,13 +26,13 @@ from typing import Any, TypeAlias
 import numpy as np
 import orjson
 
-from shadowprice.backends import PausingBackend, joined
-from shadowprice.batchfile import Request
+from shadowprice.accounts.sqlite import Ledger
+from shadowprice.backends.base import PausingBackend, joined
+from shadowprice.engine.metered import Meter, Stretch
 from shadowprice.errors import BackendError, Distrusted, Unavailable
 from shadowprice.forecast import Predictor
-from shadowprice.ledger import Ledger
-from shadowprice.market.metered import schedule
-from shadowprice.metering import Meter, Stretch
+from shadowprice.formats.batch import BatchLine
+from shadowprice.market.gittins import schedule
 from shadowprice.runner import (
     Failure,
     Progress,
@@ -52,7 +52,7 @@ _Extend: TypeAlias = Callable[[Mapping[str, Any], Completion | None, int], Await
 
 
 async def run_metered(
-    requests: Sequence[Request],
+    requests: Sequence[BatchLine],
     ledger: Ledger,
     backend: PausingBackend,
     forecaster: Predictor,
@@ -84,7 +84,7 @@ class _Service:
 
     def __init__(
         self,
-        requests: Sequence[Request],
+        requests: Sequence[BatchLine],
         ledger: Ledger,
         backend: PausingBackend,
         progress: Progress,

@@ -28,12 +28,12 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from shadowprice.backends import Backend
-from shadowprice.batchfile import Request, abandoned_line, error_line
+from shadowprice.accounts.sqlite import Ledger
+from shadowprice.backends.base import Backend
 from shadowprice.errors import BackendError, Distrusted, InputError, Overdrawn, Refused, Unavailable
-from shadowprice.files import Target, replacing
 from shadowprice.forecast import Predictor, predict_all
-from shadowprice.ledger import Ledger
+from shadowprice.formats.batch import BatchLine, abandoned_line, error_line
+from shadowprice.formats.files import Target, replacing
 from shadowprice.market import allocate
 from shadowprice.types import Allocation, Completion, Forecast
 
@@ -100,7 +100,7 @@ class Summary:
 
 
 async def run(
-    requests: Sequence[Request],
+    requests: Sequence[BatchLine],
     ledger: Ledger,
     backend: Backend,
     forecaster: Predictor,
@@ -143,7 +143,7 @@ async def run(
 
 
 def progress_of(
-    requests: Sequence[Request], ledger: Ledger, forecaster: Predictor, rounds: Sequence[Round] = ()
+    requests: Sequence[BatchLine], ledger: Ledger, forecaster: Predictor, rounds: Sequence[Round] = ()
 ) -> Progress:
     """How far the run in a ledger has come; nothing is sent."""
     forecast = predict_all(forecaster, [r.query for r in requests])
@@ -151,13 +151,13 @@ def progress_of(
     return Progress(forecast, ledger.budget, answered, ledger.spent, list(rounds))
 
 
-def refuse_several_answers(requests: Sequence[Request], path: str | None = None) -> None:
+def refuse_several_answers(requests: Sequence[BatchLine], path: str | None = None) -> None:
     if several := next((r for r in requests if r.query.answers > 1), None):
         fix = "ask for one; --samples makes more"
         raise InputError("asks for several answers (n)", path=path, line=several.line, fix=fix)
 
 
-def caps(requests: Sequence[Request], settings: Settings) -> NDArray[np.float64]:
+def caps(requests: Sequence[BatchLine], settings: Settings) -> NDArray[np.float64]:
     """What each query may generate at most: the caller's own limit, or that of the run."""
     limit = np.inf if settings.max_tokens is None else settings.max_tokens
     return np.array([min(limit, r.query.max_tokens or np.inf) for r in requests], dtype=np.float64)
@@ -166,7 +166,7 @@ def caps(requests: Sequence[Request], settings: Settings) -> NDArray[np.float64]
 class _Market:
     """The queries of a run with their forecasts, to be cleared in part and again."""
 
-    def __init__(self, requests: Sequence[Request], forecast: Forecast, settings: Settings) -> None:
+    def __init__(self, requests: Sequence[BatchLine], forecast: Forecast, settings: Settings) -> None:
         self.requests, self.settings = requests, settings
         self.bodies = [orjson.loads(r.raw)["body"] for r in requests]
         self.forecast = forecast
@@ -190,7 +190,7 @@ async def _run_round(
     waiting, reserved = deque(granted), deque[tuple[int, int, int]]()
 
     def next_job() -> tuple[int, int, int] | None:
-        """Query, grant and reservation; reserved a few at a time, since each wait for the disk is dear."""
+        """Request, grant and reservation; reserved a few at a time, since each wait for the disk is dear."""
         if progress.stopped:
             return None
         if not reserved and waiting:
@@ -325,7 +325,7 @@ def output_line(name: str, completion: Completion) -> bytes:
 
 
 def write_results(
-    requests: Sequence[Request], ledger: Ledger, progress: Progress, *, out: Target, errors: Target
+    requests: Sequence[BatchLine], ledger: Ledger, progress: Progress, *, out: Target, errors: Target
 ) -> Summary:
     """Every request to one file or the other, in order; files appear whole or not at all."""
     lines = dict(ledger.results())

@@ -21,13 +21,13 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from shadowprice.backends import Backend, granted
-from shadowprice.batchfile import Request
+from shadowprice.accounts.sqlite import Ledger
+from shadowprice.backends.base import Backend, granted
 from shadowprice.errors import InputError
 from shadowprice.forecast import Predictor, PromptLength
-from shadowprice.ledger import Ledger
+from shadowprice.formats.batch import BatchLine
 from shadowprice.runner import Progress, Settings, refuse_several_answers, run
-from shadowprice.types import Completion, Forecast, Query
+from shadowprice.types import Completion, Forecast, Request
 
 ESTIMATE = "shadowprice.estimate:"  # what the names of estimates in a ledger begin with
 LIMIT = 16  # tokens of one estimate
@@ -55,7 +55,7 @@ def parse_estimate(text: str) -> int | None:
     return number if number <= _MOST else None
 
 
-def question(request: Request, turn: int) -> Request:
+def question(request: BatchLine, turn: int) -> BatchLine:
     """What the teacher is asked about a request the first time (turn 0) and the second."""
     messages: list[dict[str, str]] = []
     for text, tokens in _EXAMPLES:
@@ -64,20 +64,20 @@ def question(request: Request, turn: int) -> Request:
     body: dict[str, Any] = {"messages": messages, "temperature": 0}
     if model := orjson.loads(request.raw)["body"].get("model"):
         body["model"] = model
-    query = Query(_name(request, turn), request.query.text)
+    query = Request(_name(request, turn), request.query.text)
     raw = orjson.dumps({"custom_id": query.id, "body": body})
-    return Request(request.line, raw, query, "max_completion_tokens", False)
+    return BatchLine(request.line, raw, query, "max_completion_tokens", False)
 
 
 def _user(text: str) -> dict[str, str]:
     return {"role": "user", "content": text}
 
 
-def _name(request: Request, turn: int) -> str:
+def _name(request: BatchLine, turn: int) -> str:
     return f"{ESTIMATE}{turn + 1}:{request.query.id}"
 
 
-def refuse_reserved_names(requests: Sequence[Request], path: str | os.PathLike[str]) -> None:
+def refuse_reserved_names(requests: Sequence[BatchLine], path: str | os.PathLike[str]) -> None:
     for request in requests:
         if request.query.id.startswith(ESTIMATE):
             problem = f"custom_id {request.query.id!r:.80} begins with {ESTIMATE!r}, which is reserved"
@@ -100,7 +100,7 @@ class Estimates:
 
 
 async def ask(
-    requests: Sequence[Request],
+    requests: Sequence[BatchLine],
     ledger: Ledger,
     teacher: Backend,
     settings: Settings,
@@ -128,13 +128,13 @@ async def ask(
             size = len(due) if answered else 0
 
 
-def _is_due(request: Request, turn: int, heard: _Heard) -> bool:
+def _is_due(request: BatchLine, turn: int, heard: _Heard) -> bool:
     """Not asked this time, but every time before, and never with success."""
     before = [heard.of.get(_name(request, earlier)) for earlier in range(turn)]
     return _name(request, turn) not in heard.of and all(s is not None and s.number is None for s in before)
 
 
-def estimates_in(ledger: Ledger, requests: Sequence[Request]) -> Estimates:
+def estimates_in(ledger: Ledger, requests: Sequence[BatchLine]) -> Estimates:
     heard = _heard(ledger)
     said = [[heard.of[name] for turn in range(ASKS) if (name := _name(r, turn)) in heard.of] for r in requests]
     found = {r.query.id: each[-1].number for r, each in zip(requests, said, strict=True) if each and each[-1].number}
@@ -187,7 +187,7 @@ class Taught:
     fallback: Predictor
     estimates: Mapping[str, int]
 
-    def predict(self, queries: Sequence[Query]) -> Forecast:
+    def predict(self, queries: Sequence[Request]) -> Forecast:
         own = self.fallback.predict(queries)
         tokens = [self.estimates.get(query.id, mine) for query, mine in zip(queries, own.tokens, strict=True)]
         return Forecast(tokens, own.spread, own.solve, own.tail)

@@ -13,7 +13,7 @@ from shadowprice.arrays import Array, checked, common_length
 
 
 @dataclass(frozen=True)
-class Query:
+class Request:
     """One request: the text a forecast is made from, and the limits the caller set himself."""
 
     id: str

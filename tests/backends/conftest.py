@@ -4,7 +4,7 @@ import importlib.util
 
 import pytest
 
-from shadowprice.backends.local import fetch_model
+from shadowprice.backends.llamacpp import fetch_model
 from shadowprice.errors import InputError
 
 

@@ -8,10 +8,10 @@ import asyncio
 
 import pytest
 
-from shadowprice.backends import local as local_module
-from shadowprice.backends.local import LocalBackend, LocalServer
+from shadowprice.backends import llamacpp as local_module
+from shadowprice.backends.llamacpp import LocalBackend, LocalServer
 from shadowprice.backends.openai import OpenAIBackend
-from shadowprice.backends.replay import ReplayBackend
+from shadowprice.backends.recorded import ReplayBackend
 from shadowprice.errors import Refused
 from shadowprice.types import Trace
 

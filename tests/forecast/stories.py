@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from shadowprice import Query
+from shadowprice import Request
 from shadowprice.types import Trace
 
 # question -> median length, spread of its log, chance of success
@@ -28,4 +28,4 @@ def stories(count, seed=0, *, factor=1.0, cap=None, model="m", chance=None):
 
 
 def queries(traces):
-    return [Query(trace.id, trace.prompt) for trace in traces]
+    return [Request(trace.id, trace.prompt) for trace in traces]

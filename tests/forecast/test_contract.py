@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shadowprice import InputError, Query
+from shadowprice import InputError, Request
 from shadowprice.forecast import KINDS, load
 from shadowprice.forecast.evaluation import evaluate
 
@@ -85,7 +85,7 @@ def test_truncated_traces_are_censored(make):
     ids=lambda text: repr(text[:8]),
 )  # fmt: skip
 def test_any_text_gets_a_sane_forecast(trained, text):
-    forecast = trained.predict([Query("q", text)])
+    forecast = trained.predict([Request("q", text)])
     assert 1 <= forecast.tokens[0] <= 10_000
     assert 0.02 <= forecast.spread[0] <= 8
     assert 0 < forecast.solve[0] < 1

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 from scipy.stats import mannwhitneyu, spearmanr
 
-from shadowprice import InputError, Query
-from shadowprice.data import shipped_traces
+from shadowprice import InputError, Request
+from shadowprice.datasets.shipped import shipped_traces
 from shadowprice.forecast import load
 from shadowprice.types import Trace
 
@@ -25,7 +25,7 @@ torch = pytest.importorskip("torch", reason="the extra `encoder` is not installe
 transformers = pytest.importorskip("transformers", reason="the extra `encoder` is not installed")
 
 from shadowprice.forecast.encoder import Encoder  # noqa: E402
-from shadowprice.forecast.encoder_training import Example, losses, per_question  # noqa: E402
+from shadowprice.forecast.encoder.training import Example, losses, per_question  # noqa: E402
 
 from .encoders import SPECIAL, deberta, small_deberta  # noqa: E402
 
@@ -55,8 +55,8 @@ def trained(base) -> Encoder:
     return quick(base, heads=("spread", "success"), epochs=6).fit(TRAIN)
 
 
-def asked(traces) -> list[Query]:
-    return [Query(trace.id, trace.prompt) for trace in traces]
+def asked(traces) -> list[Request]:
+    return [Request(trace.id, trace.prompt) for trace in traces]
 
 
 def same(one, other) -> bool:
@@ -167,7 +167,7 @@ class TestCensoring:
         traces += [Trace(f"s{i}", text, int(rng.integers(15, 25))) for i, text in enumerate(short)]
         for heads in ((), ("spread",)):
             encoder = quick(base, heads=heads, epochs=12, batch=8, max_length=16).fit(traces)
-            queries = [Query("l", "Describe 55 at length."), Query("s", "Say 55.")]
+            queries = [Request("l", "Describe 55 at length."), Request("s", "Say 55.")]
             cut, ended = encoder.predict(queries).tokens
             assert cut > 92
             assert 12 < ended < 30
@@ -204,7 +204,7 @@ class TestCensoring:
 class TestForecasting:
     def test_anything_can_be_asked(self, trained):
         texts = ["", " ", "x" * 1_000_000, "多少钱？" * 5000, "كم عدد الأيام في الأسبوع؟", "\ud800\x00", "🙂" * 3000]
-        forecast = trained.predict([Query(str(i), text) for i, text in enumerate(texts)])
+        forecast = trained.predict([Request(str(i), text) for i, text in enumerate(texts)])
         for values in (forecast.tokens, forecast.spread, forecast.solve):
             assert values.shape == (7,)
             assert np.isfinite(values).all()
@@ -221,7 +221,7 @@ class TestForecasting:
         assert pieces(long)[:40] not in ("", long[:40])
         other_start = "Quite another start of it all. " * 700 + long
         other_end = long + " Write it as a list, one number per line: 1, 2, 3, 4, 5, 6, 7, 8"
-        found = trained.predict([Query("a", long), Query("b", other_start), Query("c", other_end)]).tokens
+        found = trained.predict([Request("a", long), Request("b", other_start), Request("c", other_end)]).tokens
         assert found[0] == pytest.approx(found[1], rel=1e-5)
         assert abs(np.log(found[0] / found[2])) > 0.01
 
@@ -279,7 +279,11 @@ class TestKeeping:
             load(tmp_path / "saved")
 
     def test_an_encoder_that_learnt_nothing_says_so(self, tmp_path):
-        for act in (lambda e: e.predict([Query("a", "b")]), lambda e: e.save(tmp_path / "x"), lambda e: e.adapt(EVAL)):
+        for act in (
+            lambda e: e.predict([Request("a", "b")]),
+            lambda e: e.save(tmp_path / "x"),
+            lambda e: e.adapt(EVAL),
+        ):
             with pytest.raises(InputError, match="learnt nothing yet"):
                 act(Encoder())
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shadowprice.data import shipped_traces
+from shadowprice.datasets.shipped import shipped_traces
 from shadowprice.forecast.splits import folds, held_out, question_key, questions_of
 from shadowprice.types import Trace
 

@@ -17,7 +17,7 @@ from shadowprice.forecast.evaluation import evaluate
 from shadowprice.forecast.features import COLUMNS, features
 from shadowprice.forecast.splits import question_key
 from shadowprice.forecast.text import Text
-from shadowprice.tracefile import read_traces
+from shadowprice.formats.traces import read_traces
 from shadowprice.types import Forecast
 
 from ..conftest import shared_traces

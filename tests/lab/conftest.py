@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from shadowprice.data import shipped_traces
-from shadowprice.lab.pool import Pool, make_pool, recorded, trained_without
-from shadowprice.lab.report import report
+from shadowprice.datasets.shipped import shipped_traces
+from shadowprice.lab.pools import Pool, make_pool, recorded, trained_without
 from shadowprice.lab.reproduction import Wishes, reproduce
 from shadowprice.lab.results import Results
+from shadowprice.report.reproduction import report
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from shadowprice.lab.compare import Drawn, compare, compare_drawn
-from shadowprice.lab.pool import Pool
+from shadowprice.lab.pools import Pool
 from shadowprice.lab.replay import REPLAYS, Queries
 from shadowprice.lab.streams import STREAMS
 from shadowprice.types import Forecast, Trace

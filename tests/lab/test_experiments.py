@@ -6,17 +6,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shadowprice.data import shipped_traces
+from shadowprice.datasets.shipped import shipped_traces
+from shadowprice.lab.claims import CLAIMS, findings
+from shadowprice.lab.config import Lab, LeftOut
 from shadowprice.lab.experiments import EXPERIMENTS
-from shadowprice.lab.figures import drawn
-from shadowprice.lab.findings import CLAIMS, findings
-from shadowprice.lab.pictures import index, predictor, second_predictor
+from shadowprice.lab.figure_data import index, predictor, second_predictor
 from shadowprice.lab.reproduction import Wishes, reproduce
 from shadowprice.lab.results import Results
-from shadowprice.lab.setting import Lab, LeftOut
 from shadowprice.lab.streams import STREAMS, draw
 from shadowprice.market import allocate
-from shadowprice.market.metered import schedule
+from shadowprice.market.gittins import schedule
+from shadowprice.report.figures import drawn
 from shadowprice.types import Forecast
 
 WISHES = Wishes(quick=True)

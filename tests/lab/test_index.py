@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from benchmarks.metered import SCARCE, alike, cells, gap, known
 
-from shadowprice.lab.pool import make_pool, recorded, trained_without
-from shadowprice.tracefile import read_traces
+from shadowprice.formats.traces import read_traces
+from shadowprice.lab.pools import make_pool, recorded, trained_without
 
 from ..conftest import shared_traces
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from shadowprice.cli import main
-from shadowprice.data import shipped_traces
+from shadowprice.datasets.shipped import shipped_traces
+from shadowprice.formats.traces import write_traces
 from shadowprice.lab.results import Results
-from shadowprice.tracefile import write_traces
 
 SHARED = Path(__file__).parents[3] / "shared" / "traces"
 SMALL = ["--quick", "--seeds", "1", "--streams", "balanced", "--no-report", "--quiet"]

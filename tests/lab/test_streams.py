@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from shadowprice.lab.pool import TIERS, recorded
+from shadowprice.lab.pools import TIERS, recorded
 from shadowprice.lab.streams import STREAMS, counts, draw
 from shadowprice.types import Trace
 

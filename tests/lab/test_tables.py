@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from shadowprice.lab import paper
-from shadowprice.lab.pool import recorded
-from shadowprice.lab.setting import Lab, LeftOut
+from shadowprice.lab.config import Lab, LeftOut
+from shadowprice.lab.pools import recorded
 from shadowprice.lab.tables import best_of_k, code_best_of_k, datasets
 from shadowprice.types import Trace
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shadowprice.errors import InputError
-from shadowprice.files import sha256_of
+from shadowprice.formats.files import sha256_of
 
 __all__ = ["DEFAULT_MODEL", "MODELS", "Model", "fetch_model"]
 

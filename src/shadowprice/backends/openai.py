@@ -37,7 +37,7 @@ from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from typing import Any, Literal, TypeGuard
 
-from shadowprice.backends import LIMIT_FIELDS, granted, pausable, response, with_text
+from shadowprice.backends.base import LIMIT_FIELDS, granted, pausable, response, with_text
 from shadowprice.errors import BackendError, Distrusted, InputError, MissingExtra, Refused, Unavailable
 from shadowprice.types import Completion
 

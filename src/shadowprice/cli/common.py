@@ -14,8 +14,8 @@ from typing import IO, TYPE_CHECKING, Any
 from shadowprice.errors import InputError
 
 if TYPE_CHECKING:
-    from shadowprice.batchfile import Request
     from shadowprice.forecast import Predictor
+    from shadowprice.formats.batch import BatchLine
 
 DONE, BAD_INPUT, EXHAUSTED, INTERRUPTED = 0, 2, 3, 130
 
@@ -26,7 +26,7 @@ class Interrupted(Exception):
 
 def outputs(options: argparse.Namespace, kind: str) -> tuple[str, str]:
     """Where answers and errors go; refuses names that cannot be meant."""
-    from shadowprice.budget import LARGEST
+    from shadowprice.cost import LARGEST
 
     if os.path.isdir(options.file) or not options.file:
         raise InputError("is not a file", path=options.file or "''", fix="name an OpenAI Batch file, or - to read one")
@@ -40,9 +40,9 @@ def outputs(options: argparse.Namespace, kind: str) -> tuple[str, str]:
 
 def forecaster(options: argparse.Namespace) -> tuple[Predictor, str]:
     """What forecasts, by --forecast or --forecaster, and what a run remembers it by."""
-    from shadowprice.files import sha256_of
     from shadowprice.forecast import DEFAULT, ForecastTable, load
     from shadowprice.forecast.folder import fingerprint
+    from shadowprice.formats.files import sha256_of
 
     if options.forecast:
         return ForecastTable(options.forecast), f"file {sha256_of(options.forecast)}"
@@ -50,7 +50,7 @@ def forecaster(options: argparse.Namespace) -> tuple[Predictor, str]:
     return load(folder), f"forecaster {fingerprint(folder)}"
 
 
-def bar(options: argparse.Namespace) -> Callable[[Iterator[Request], str], Iterator[Request]]:
+def bar(options: argparse.Namespace) -> Callable[[Iterator[BatchLine], str], Iterator[BatchLine]]:
     """Shows how many requests have passed, on a terminal."""
     if options.quiet or sys.stderr is None or not sys.stderr.isatty():
         return lambda requests, label: requests

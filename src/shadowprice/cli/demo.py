@@ -13,20 +13,20 @@ from pathlib import Path
 
 import orjson
 
-from shadowprice.backends.local import LocalBackend
-from shadowprice.batchfile import Request
-from shadowprice.budget import parse_budget
+from shadowprice.backends.llamacpp import LocalBackend
 from shadowprice.cli.common import DONE, some
-from shadowprice.data import shipped_traces
+from shadowprice.cost import parse_budget
+from shadowprice.datasets.shipped import shipped_traces
+from shadowprice.datasets.tasks import Task, tasks
 from shadowprice.forecast import Predictor
 from shadowprice.forecast.text import Text
+from shadowprice.formats.batch import BatchLine
 from shadowprice.grading import grade
 from shadowprice.market import allocate
 from shadowprice.metered_runner import run_metered
-from shadowprice.runfolder import RunFolder
 from shadowprice.runner import Progress, Settings, Summary, run, write_results
-from shadowprice.tasks import Task, tasks
-from shadowprice.types import Query
+from shadowprice.runs import RunFolder
+from shadowprice.types import Request
 
 POLICIES = ("uniform", "clear", "metered")
 
@@ -66,7 +66,7 @@ def demo_command(options: argparse.Namespace) -> int:
 
 
 def _show_market(chosen: list[Task], forecaster: Predictor, budget: int) -> None:
-    forecast = forecaster.predict([Query(task.id, task.prompt) for task in chosen])
+    forecast = forecaster.predict([Request(task.id, task.prompt) for task in chosen])
     cleared = allocate(forecast, budget, "clear")
     print(
         f"the market of CLEAR: price {cleared.price:.3g} per token, {cleared.admitted.sum()} of {len(chosen)} admitted"
@@ -104,10 +104,10 @@ async def _run_all(
     return rows
 
 
-def _request(line: int, task: Task) -> Request:
+def _request(line: int, task: Task) -> BatchLine:
     body = {"messages": [{"role": "user", "content": task.prompt}], "temperature": 0}
     raw = orjson.dumps({"custom_id": task.id, "body": body})
-    return Request(line, raw, Query(task.id, task.prompt), "max_completion_tokens", False)
+    return BatchLine(line, raw, Request(task.id, task.prompt), "max_completion_tokens", False)
 
 
 def _solved(chosen: list[Task], answers: os.PathLike[str]) -> int:

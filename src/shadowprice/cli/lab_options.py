@@ -87,13 +87,13 @@ def _add_reproduce(command: argparse.ArgumentParser) -> None:
 def _reproduce(options: argparse.Namespace) -> int:
     # Its vectors are short: on a busy machine threads that wait for each other cost ten times the work.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from shadowprice.cli.lab import reproduce_command
+    from shadowprice.cli.reproduce import reproduce_command
 
     return reproduce_command(options)
 
 
 def _report(options: argparse.Namespace) -> int:
-    from shadowprice.cli.reporting import report_command
+    from shadowprice.cli.report import report_command
 
     return report_command(options)
 

@@ -30,6 +30,6 @@ def add_plan(commands: Commands) -> None:
 
 
 def _plan(options: argparse.Namespace) -> int:
-    from shadowprice.cli.planning import command
+    from shadowprice.cli.plan import command
 
     return command(options)

@@ -120,12 +120,12 @@ def add_collect(commands: Commands) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from shadowprice.cli.running import run_command
+    from shadowprice.cli.run import run_command
 
     return run_command(options)
 
 
 def _collect(options: argparse.Namespace) -> int:
-    from shadowprice.cli.running import collect_command
+    from shadowprice.cli.run import collect_command
 
     return collect_command(options)

@@ -10,14 +10,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from shadowprice.backends import Backend
-from shadowprice.batchfile import Request
+from shadowprice.accounts.sqlite import Ledger
+from shadowprice.backends.base import Backend
 from shadowprice.cli.common import some
 from shadowprice.errors import InputError
 from shadowprice.forecast import Predictor
-from shadowprice.ledger import Ledger
-from shadowprice.runfolder import RunFolder
+from shadowprice.formats.batch import BatchLine
 from shadowprice.runner import Progress, Settings
+from shadowprice.runs import RunFolder
 from shadowprice.tale import ASKS, LIMIT, BudgetAware, Taught, ask, estimates_in
 
 _PATIENCE = 120.0  # seconds for an estimate of another server: the run can do without
@@ -41,7 +41,7 @@ def teacher_of(options: argparse.Namespace) -> Backend | None:
 
 
 async def taught(
-    requests: Sequence[Request],
+    requests: Sequence[BatchLine],
     folder: RunFolder,
     backend: Backend,
     forecaster: Predictor,

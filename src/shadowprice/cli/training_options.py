@@ -82,12 +82,12 @@ def _add_encoder(command: argparse.ArgumentParser) -> None:
 
 
 def _train(options: argparse.Namespace) -> int:
-    from shadowprice.cli.training import train_command
+    from shadowprice.cli.train import train_command
 
     return train_command(options)
 
 
 def _forecast(options: argparse.Namespace) -> int:
-    from shadowprice.cli.training import forecast_command
+    from shadowprice.cli.train import forecast_command
 
     return forecast_command(options)

@@ -17,8 +17,8 @@ from typing import Protocol, Self
 from shadowprice.errors import InputError
 from shadowprice.forecast.folder import description
 from shadowprice.forecast.prompt_length import PromptLength
-from shadowprice.forecast.table import ForecastTable
-from shadowprice.types import Forecast, Query, Trace
+from shadowprice.formats.forecasts import ForecastTable
+from shadowprice.types import Forecast, Request, Trace
 
 __all__ = [
     "CHUNK",
@@ -40,7 +40,7 @@ CHUNK = 512  # queries forecast at a time
 class Predictor(Protocol):
     """Called with `CHUNK` queries at a time, so that a batch need not fit in memory."""
 
-    def predict(self, queries: Sequence[Query]) -> Forecast:
+    def predict(self, queries: Sequence[Request]) -> Forecast:
         """One forecast per query, in order; for one answer each, whatever `answers` says."""
         ...
 
@@ -83,7 +83,7 @@ def load(folder: str | os.PathLike[str]) -> Forecaster:
     return KINDS[kind]().load(folder)
 
 
-def predict_all(predictor: Predictor, queries: Sequence[Query]) -> Forecast:
+def predict_all(predictor: Predictor, queries: Sequence[Request]) -> Forecast:
     parts = [predictor.predict(queries[i : i + CHUNK]) for i in range(0, len(queries), CHUNK)]
     return Forecast.joined(parts)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from shadowprice.errors import InputError
-from shadowprice.files import sha256_of
+from shadowprice.formats.files import sha256_of
 
 FORMAT = 1  # raised when an older version could misread what a newer one writes
 _DESCRIPTION = "forecaster.json"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from shadowprice.types import Forecast, Query
+from shadowprice.types import Forecast, Request
 
 
 class PromptLength:
@@ -17,6 +17,6 @@ class PromptLength:
     `--forecast` wherever you know better.
     """
 
-    def predict(self, queries: Sequence[Query]) -> Forecast:
+    def predict(self, queries: Sequence[Request]) -> Forecast:
         characters = np.array([len(query.text) for query in queries], dtype=np.float64)
         return Forecast(tokens=100 * np.maximum(characters, 1.0) ** 0.25, spread=0.7)

@@ -32,7 +32,7 @@ from shadowprice.forecast.calibration import Calibration, beyond
 from shadowprice.forecast.features import COLUMNS, STRUCTURE, features
 from shadowprice.forecast.folder import description, written
 from shadowprice.forecast.splits import folds, questions_of
-from shadowprice.types import Forecast, Query, Trace
+from shadowprice.types import Forecast, Request, Trace
 
 _ARRAYS = "weights.npz"
 _FEWEST = 20
@@ -83,7 +83,7 @@ class Text:
         adapted.trained_on["adapted_from"] = self.trained_on
         return adapted
 
-    def predict(self, queries: Sequence[Query]) -> Forecast:
+    def predict(self, queries: Sequence[Request]) -> Forecast:
         weights = self._trained()
         words, structure = features([query.text for query in queries])
         about = weights.about(structure)

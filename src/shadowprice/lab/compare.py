@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.arrays import Array
-from shadowprice.lab.pool import Pool
+from shadowprice.lab.pools import Pool
 from shadowprice.lab.replay import REPLAYS, Outcome, Queries
 from shadowprice.lab.streams import draw
 

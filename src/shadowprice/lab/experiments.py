@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from shadowprice.lab import findings, pictures, sweeps, tables
+from shadowprice.lab import claims, figure_data, sweeps, tables
 from shadowprice.lab.compare import Row
-from shadowprice.lab.setting import Lab, LeftOut
+from shadowprice.lab.config import Lab, LeftOut
 
 Tell: TypeAlias = Callable[[int, int, str], None]  # experiments done, of how many, and which comes now
 
@@ -43,47 +43,47 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "variants": Experiment("Structural variants", "CLEAR with other utility curves.", tables.variants, "table 3"),
     "curves": Experiment(
-        "Utility curves", "What tokens are worth to one query, by each of the curves.", pictures.curves, "figure 9"
+        "Utility curves", "What tokens are worth to one query, by each of the curves.", figure_data.curves, "figure 9"
     ),
     "datasets": Experiment(
         "Datasets", "What the pools are made of, under their caps.", tables.datasets, "tables 6 and 7"
     ),
     "s_curve": Experiment(
-        "Solved against a limit for all", "Strict, surge, ample: by dataset.", pictures.s_curve, "figure 1"
+        "Solved against a limit for all", "Strict, surge, ample: by dataset.", figure_data.s_curve, "figure 1"
     ),
     "rollouts": Experiment(
         "Rollouts and fitted latent utility",
         "Answers to one question by length, and the surge fitted to the right ones.",
-        pictures.rollouts,
+        figure_data.rollouts,
         "figure 2",
     ),
     "stream_lengths": Experiment(
-        "Lengths of the streams", "True lengths of the first seed's streams.", pictures.stream_lengths, "figure 3"
+        "Lengths of the streams", "True lengths of the first seed's streams.", figure_data.stream_lengths, "figure 3"
     ),
     "predictor": Experiment(
-        "Forecasts", "How good they are on questions they have not seen.", pictures.predictor, "figure 4"
+        "Forecasts", "How good they are on questions they have not seen.", figure_data.predictor, "figure 4"
     ),
     "second_predictor": Experiment(
-        "Forecasts for the second model", "The same on another model.", pictures.second_predictor, "figure 10"
+        "Forecasts for the second model", "The same on another model.", figure_data.second_predictor, "figure 10"
     ),
-    "calibration": Experiment("Calibration", "Whether chances and intervals can be believed.", pictures.calibration),
+    "calibration": Experiment("Calibration", "Whether chances and intervals can be believed.", figure_data.calibration),
     "phase_transition": Experiment(
         "Phase transition", "Solved and abandoned against the budget.", sweeps.phase_transition, "figure 5"
     ),
     "allocations": Experiment(
-        "Allocations", "Grants against true lengths, scarce and ample.", pictures.allocations, "figure 6"
+        "Allocations", "Grants against true lengths, scarce and ample.", figure_data.allocations, "figure 6"
     ),
     "beta": Experiment("Decay rate", "Fixed values of beta against the adaptive one.", sweeps.beta, "figure 7"),
     "alpha": Experiment("Initial velocity", "Alpha scales the price and moves no grant.", sweeps.alpha, "figure 8"),
     "noise": Experiment("Noise", "Log-normal noise on the forecasts, many draws.", sweeps.noise, "figure 11"),
     "index": Experiment(
-        "The metered index", "Chance of a right answer per token, at every age, and the price.", pictures.index
+        "The metered index", "Chance of a right answer per token, at every age, and the price.", figure_data.index
     ),
     "waterfall": Experiment(
         "Where the budget went", "From the budget to the tokens that bought right answers.", sweeps.waterfall
     ),
     "findings": Experiment(
-        "What held and what did not", "The paper's claims, one by one, on these traces.", findings.findings
+        "What held and what did not", "The paper's claims, one by one, on these traces.", claims.claims
     ),
 }
 

@@ -21,10 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.arrays import Array
+from shadowprice.engine.metered import replayed
 from shadowprice.forecast.intervals import chance_within, quantile
-from shadowprice.lab.pool import Mask, Pool
+from shadowprice.lab.pools import Mask, Pool
 from shadowprice.market import allocate
-from shadowprice.metering import replayed
 from shadowprice.types import Forecast
 
 Tokens: TypeAlias = NDArray[np.int64]

@@ -13,12 +13,12 @@ import scipy
 from shadowprice import __version__
 from shadowprice.errors import InputError
 from shadowprice.forecast import Forecaster
+from shadowprice.lab.config import Lab, budgets_of, known
 from shadowprice.lab.experiments import EXPERIMENTS, run_experiments
-from shadowprice.lab.pictures import query_table
-from shadowprice.lab.pool import FEWEST, TIERS, Pool, Recorded, make_pool, recorded, trained_without
+from shadowprice.lab.figure_data import query_table
+from shadowprice.lab.pools import FEWEST, TIERS, Pool, Recorded, make_pool, recorded, trained_without
 from shadowprice.lab.replay import REPLAYS
 from shadowprice.lab.results import Results
-from shadowprice.lab.setting import Lab, budgets_of, known
 from shadowprice.lab.streams import STREAMS, counts
 from shadowprice.types import Trace
 

@@ -29,7 +29,7 @@ from typing import Any
 import orjson
 
 from shadowprice.errors import InputError
-from shadowprice.files import replacing
+from shadowprice.formats.files import replacing
 from shadowprice.lab.compare import Row
 
 _FILE = "results.json"

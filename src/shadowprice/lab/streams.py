@@ -18,7 +18,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.lab.pool import TIERS, Pool
+from shadowprice.lab.pools import TIERS, Pool
 
 STREAMS: dict[str, tuple[float, ...]] = {
     "balanced": (0.25, 0.25, 0.25, 0.25),

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from shadowprice.lab.compare import Drawn, Row, compare, compare_drawn
+from shadowprice.lab.config import Lab, budgets_of
 from shadowprice.lab.replay import Queries
-from shadowprice.lab.setting import Lab, budgets_of
 from shadowprice.lab.streams import draw
 from shadowprice.types import Forecast
 

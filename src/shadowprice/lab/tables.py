@@ -9,9 +9,9 @@ import numpy as np
 
 from shadowprice.lab import paper
 from shadowprice.lab.compare import Drawn, Row, compare, compare_drawn
-from shadowprice.lab.pool import FEWEST, TIERS, Pool, Question, Recorded, make_pool
+from shadowprice.lab.config import Lab, LeftOut, budgets_of
+from shadowprice.lab.pools import FEWEST, TIERS, Pool, Question, Recorded, make_pool
 from shadowprice.lab.replay import Queries
-from shadowprice.lab.setting import Lab, LeftOut, budgets_of
 from shadowprice.types import Trace
 
 ATTEMPTS = 4  # the paper's K

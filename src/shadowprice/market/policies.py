@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from shadowprice.arrays import Array, checked, checked_scalar
-from shadowprice.budget import parse_budget
+from shadowprice.cost import parse_budget
 from shadowprice.errors import MarketError, PolicyError
 from shadowprice.market.clearing import clear as clear_market
 from shadowprice.market.curve import Curve, ThresholdCurve

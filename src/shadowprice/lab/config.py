@@ -1,0 +1,87 @@
+"""What a reproduction is about: pools, streams, budgets, policies; and what every experiment is given."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from shadowprice.cost import parse_budget
+from shadowprice.errors import InputError
+from shadowprice.lab.compare import Row
+from shadowprice.lab.pools import Pool, Recorded
+from shadowprice.lab.replay import REPLAYS
+from shadowprice.lab.streams import QUERIES, STREAMS
+
+PAPER_BUDGETS = ("256", "512", "1024", "2048", "4096")
+_MOST = 2**30  # tokens per query: times the queries of a stream it is still a budget
+MULTIPLES = ("0.25x", "0.5x", "1x", "2x", "4x")  # of the median length
+
+
+class LeftOut(Exception):
+    """A table that these traces do not allow; says why."""
+
+
+@dataclass(frozen=True)
+class Lab:
+    """What is asked of every experiment, and what was found.
+
+    pools   with forecasts: the first is what most tables are about, the second a model to compare with
+    models  everything that was recorded
+    found   the rows of the experiments done so far
+    """
+
+    pools: Sequence[Pool]
+    models: Sequence[Recorded]
+    streams: Sequence[str] = tuple(STREAMS)
+    budgets: Sequence[int] = ()
+    policies: Sequence[str] = tuple(REPLAYS)
+    seeds: int = 5
+    queries: int = QUERIES
+    quick: bool = False
+    found: list[Row] = field(default_factory=list)
+
+    @property
+    def pool(self) -> Pool:
+        return self.pools[0]
+
+    @property
+    def stream(self) -> str:
+        """The one that experiments about one stream take."""
+        return "balanced" if "balanced" in self.streams else self.streams[0]
+
+    def accountings(self, *only: str) -> dict[str, list[str]]:
+        """Every policy asked for (of `only`, where given) and the accountings it is replayed in."""
+        return {name: list(REPLAYS[name]) for name in self.policies if not only or name in only}
+
+    def some(self, many: int, few: int) -> int:
+        return few if self.quick else many
+
+
+def budgets_of(pool: Recorded, texts: Sequence[str] = ()) -> list[int]:
+    """Tokens per query, smallest first: `256`, `1k`, or in median lengths of the pool: `0.5x`.
+
+    Without any: the paper's, where the smallest of them is scarce for this pool, else multiples.
+    """
+    if not texts:
+        texts = PAPER_BUDGETS if 2 * int(PAPER_BUDGETS[0]) < pool.median else MULTIPLES
+    return sorted({_budget(text, pool.median) for text in texts})
+
+
+def _budget(text: str, median: float) -> int:
+    times = re.fullmatch(r"(\d+(?:\.\d+)?|\.\d+)\s*x", text.strip(), re.ASCII)
+    if times:
+        exact = min(float(times[1]) * median, 2.0 * _MOST)
+        tokens = max(1, round(exact)) if exact > 0 else 0
+    else:
+        tokens = parse_budget(text, 1)
+    if not 1 <= tokens <= _MOST:
+        raise InputError(f"a budget of {text} is {tokens} tokens per query", fix="give 1 to 2^30, as 256 or 0.5x")
+    return tokens
+
+
+def known(what: str, names: Sequence[str], all_of: Sequence[str]) -> list[str]:
+    """The names in the order of `all_of`, all of them if none is given; an unknown one is an error."""
+    if wrong := [name for name in names if name not in all_of]:
+        raise InputError(f"unknown {what} {wrong[0]!r}", fix=f"known are {', '.join(all_of)}")
+    return [name for name in all_of if not names or name in names]

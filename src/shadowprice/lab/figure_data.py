@@ -1,0 +1,345 @@
+"""What a pool looks like: S-curve, rollouts, lengths of the streams, forecasts, curves, grants query by query."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.errors import MarketError
+from shadowprice.forecast.evaluation import evaluate
+from shadowprice.lab.compare import Row
+from shadowprice.lab.config import Lab, LeftOut
+from shadowprice.lab.pools import TIERS, Mask, Pool, Question, Recorded
+from shadowprice.lab.replay import REPLAYS, Outcome, Queries
+from shadowprice.lab.streams import draw
+from shadowprice.lab.sweeps import scarce_budget
+from shadowprice.market import Quadratic, Surge, Triangular, fit_surge
+from shadowprice.market.gittins import indices, schedule
+
+_MOST_DATASETS = 6
+_FEWEST_OF_A_DATASET = 20
+_ROLLOUTS = 8  # answers to one question from which on they make a picture
+_MOST_ROLLOUTS = 6
+_POINTS = 300  # queries in a picture of single queries
+_INDEX_SHARES = (0.05, 0.3, 0.5, 0.7, 0.95)  # whose index is shown: of the queries, by forecast length
+
+
+def s_curve(lab: Lab) -> list[Row]:
+    """Figure 1: solved, if every answer had the same limit."""
+    pool = lab.pool
+    limits = np.unique(np.geomspace(max(1, pool.length.min() / 2), pool.cap, lab.some(32, 16)).astype(np.int64))
+    return [
+        {
+            "table": "s_curve",
+            "model": pool.model,
+            "dataset": name,
+            "budget": int(limit),
+            "budget_times_median": limit / pool.median,
+            "solved": 100 * float(np.mean(pool.correct[who] & (pool.length[who] <= limit))),
+            "queries": int(who.sum()),
+            "source": "ours",
+        }
+        for name, who in _largest_datasets(pool).items()
+        for limit in limits
+    ]
+
+
+def _largest_datasets(pool: Pool) -> dict[str, Mask]:
+    names = np.array([trace.dataset for trace in pool.first])
+    found, counts = np.unique(names, return_counts=True)
+    large = [i for i in np.argsort(-counts, kind="stable") if found[i] and counts[i] >= _FEWEST_OF_A_DATASET]
+    some = {str(found[i]): names == found[i] for i in large[:_MOST_DATASETS]}
+    return {"all": np.ones(len(pool), dtype=bool), **(some if len(found) > 1 else {})}
+
+
+def rollouts(lab: Lab) -> list[Row]:
+    """Figure 2: several answers to one question by length, and the latent utility fitted to the right ones."""
+    several = [(pool, q) for pool in lab.models for q in pool.questions if len(q) >= _ROLLOUTS]
+    if not several:
+        raise LeftOut(f"no question has {_ROLLOUTS} answers of one model")
+    # Questions that are neither easy nor hopeless show the shape best; many answers show it better than few.
+    several.sort(key=lambda each: (-len(each[1]), abs(_share_right(each[1]) - 0.5)))
+    rows: list[Row] = []
+    shown = 0
+    for pool, question in several:
+        try:
+            rows += _rollout(pool, question)
+        except MarketError:  # too few right answers to fit a curve to
+            continue
+        shown += 1
+        if shown == _MOST_ROLLOUTS:
+            break
+    if not rows:
+        raise LeftOut("no question has right answers of three different lengths")
+    return rows
+
+
+def _share_right(question: Question) -> float:
+    return float(np.mean([bool(trace.correct) for trace in question]))
+
+
+def _rollout(pool: Recorded, question: Question) -> list[Row]:
+    length = np.array([max(1, trace.tokens) for trace in question], dtype=float)
+    right = np.array([bool(trace.correct) for trace in question])
+    curve = fit_surge(length, right)
+    total, edges = np.histogram(length, bins=20)
+    correct = np.histogram(length[right], bins=edges)[0]
+    return [
+        {
+            "table": "rollouts",
+            "model": pool.model,
+            "id": question[0].id,
+            "bin_low": float(low),
+            "bin_high": float(high),
+            "total": int(all_),
+            "right": int(some),
+            "threshold": curve.threshold.item(),
+            "alpha": curve.alpha.item(),
+            "beta": curve.beta.item(),
+        }
+        for low, high, all_, some in zip(edges[:-1], edges[1:], total, correct, strict=True)
+    ]
+
+
+def stream_lengths(lab: Lab) -> list[Row]:
+    """Figure 3: the true lengths in each stream, by tier; the longest hundredth in the last bin."""
+    pool = lab.pool
+    edges = np.linspace(0, max(20.0, np.quantile(pool.length, 0.99)), 21)
+    rows = []
+    for stream in lab.streams:
+        places = draw(pool, stream, min(lab.queries, len(pool)), 0)
+        for tier, name in enumerate(TIERS):
+            length = pool.length[places[pool.tier[places] == tier]]
+            if not length.size:
+                continue
+            counts = np.histogram(np.minimum(length, edges[-1]), bins=edges)[0]
+            rows += [
+                {
+                    "table": "stream_lengths",
+                    "model": pool.model,
+                    "stream": stream,
+                    "tier": name,
+                    "bin_low": float(low),
+                    "bin_high": float(high),
+                    "count": int(count),
+                    "mean_tokens": float(length.mean()),
+                }
+                for low, high, count in zip(edges[:-1], edges[1:], counts, strict=True)
+            ]
+    return rows
+
+
+# --- forecasts ---------------------------------------------------------------------------------
+
+
+def predictor(lab: Lab) -> list[Row]:
+    """Figure 4: how good the forecasts are, overall and by dataset, and query by query."""
+    return _predictor("predictor", lab, lab.pool)
+
+
+def second_predictor(lab: Lab) -> list[Row]:
+    """Figure 10: the same for the second model."""
+    if len(lab.pools) < 2:
+        raise LeftOut("the traces are of one model")
+    return _predictor("second_predictor", lab, lab.pools[1])
+
+
+def _predictor(table: str, lab: Lab, pool: Pool) -> list[Row]:
+    report = evaluate(pool.forecast, pool.replayed, resamples=lab.some(1000, 100))
+    groups = {"all": report.overall} | (report.datasets if len(report.datasets) > 1 else {})
+    rows: list[Row] = []
+    for name, scores in groups.items():
+        figures = asdict(scores)
+        for measure in ("spearman", "auc"):
+            low, high = figures.pop(f"{measure}_range") or (None, None)
+            figures |= {f"{measure}_low": low, f"{measure}_high": high}
+        coverage = {f"coverage_{share.rstrip('%')}": inside for share, inside in figures.pop("coverage").items()}
+        rows.append({"table": table, "model": pool.model, "dataset": name, **figures, **coverage})
+    for i in _evenly(len(pool), 4 * _POINTS):
+        rows.append(
+            {
+                "table": table,
+                "model": pool.model,
+                "id": pool.first[i].id,
+                "tier": int(pool.tier[i]),
+                "forecast": float(pool.forecast.tokens[i]),
+                "length": int(pool.length[i]),
+            }
+        )
+    return rows
+
+
+def _evenly(n: int, most: int) -> NDArray[np.intp]:
+    return np.unique(np.linspace(0, n - 1, min(n, most)).astype(np.intp))
+
+
+def calibration(lab: Lab) -> list[Row]:
+    """Whether the forecasts can be believed: of the chance to be right, and of the length (see `predictor`)."""
+    pool, n = lab.pool, len(lab.pool)
+    solve = np.broadcast_to(pool.forecast.solve, n)
+    rows = []
+    for part in np.array_split(np.argsort(solve, kind="stable"), 10):
+        rows.append(_share("solve", 100 * float(solve[part].mean()), float(pool.correct[part].mean()), part.size))
+    overall = next(row for row in lab.found if row["table"] == "predictor")
+    rows += [_share("length", share, overall[f"coverage_{share}"], n) for share in (50, 80, 95)]
+    return [{"table": "calibration", "model": pool.model, **row} for row in rows]
+
+
+def _share(kind: str, forecast: float, seen: float, n: int) -> Row:
+    """A share that was seen, in percent, with Wilson's interval."""
+    z = 1.96
+    centre = (seen + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * np.sqrt(seen * (1 - seen) / n + z * z / (4 * n * n))
+    return {
+        "kind": kind,
+        "forecast": forecast,
+        "observed": 100 * seen,
+        "ci_low": 100 * float(max(0.0, centre - half)),
+        "ci_high": 100 * float(min(1.0, centre + half)),
+        "queries": n,
+    }
+
+
+# --- curves ------------------------------------------------------------------------------------
+
+
+def curves(lab: Lab) -> list[Row]:
+    """Figure 9: the utility of one query, by each of the three curves; the budget leaves as much again as is forecast.
+
+    Where tokens are scarce all three are steps at the threshold, which is no picture.
+    """
+    pool, alpha = lab.pool, 2.0
+    threshold, surplus = float(np.median(pool.forecast.tokens)), float(pool.forecast.tokens.mean())
+    high = alpha * surplus / np.e
+    tokens = np.unique(np.r_[np.linspace(0, threshold + 4 * surplus, 81), threshold + surplus * np.arange(3)])
+    shapes = {
+        "clear": Surge(threshold, alpha, 1 / surplus),
+        "triangular": Triangular(threshold, surplus, 2 * surplus, high),
+        "quadratic": Quadratic(threshold, 2 * surplus, high),
+    }
+    return [
+        {
+            "table": "curves",
+            "model": pool.model,
+            "policy": policy,
+            "budget": 2 * surplus,
+            "threshold": threshold,
+            "tokens": float(at),
+            "utility": float(value),
+        }
+        for policy, curve in shapes.items()
+        for at, value in zip(tokens, curve.value(tokens), strict=True)
+    ]
+
+
+def index(lab: Lab) -> list[Row]:
+    """The metered index of some queries at every age, the price, and the age at which each is left.
+
+    As it is forecast before the first token; a run learns as it goes.
+    """
+    pool, budget = lab.pool, scarce_budget(lab)
+    places = draw(pool, lab.stream, min(lab.queries, len(pool)), 0)
+    forecast = pool.forecast.take(places)
+    plan = schedule(forecast, pool.cap)
+    price = plan.price(budget * len(places))
+    by_length = np.argsort(forecast.tokens, kind="stable")
+    rows: list[Row] = []
+    for number, share in enumerate(_INDEX_SHARES, start=1):
+        i = int(by_length[int(share * (len(places) - 1))])
+        worth = (plan.query == i) & (plan.index > price)
+        stop = int(plan.stop[worth].max(initial=0))
+        ages = np.unique(np.r_[max(1, stop), np.geomspace(1, pool.cap, lab.some(60, 24)).astype(np.int64)])
+        facts = {
+            "table": "index",
+            "model": pool.model,
+            "stream": lab.stream,
+            "budget": budget,
+            "query": number,
+            "id": pool.first[places[i]].id,
+            "forecast_tokens": float(forecast.tokens[i]),
+            "forecast_solve": float(forecast.solve[i]),
+            "price": price,
+            "stop": stop,
+        }
+        found = indices(forecast.take(np.array([i])), pool.cap, ages)[0]
+        rows += [{**facts, "age": int(age), "index": float(at)} for age, at in zip(ages, found, strict=True)]
+    return rows
+
+
+# --- query by query ----------------------------------------------------------------------------
+
+
+def allocations(lab: Lab) -> list[Row]:
+    """Figure 6: grants against true lengths, scarce and ample."""
+    pool = lab.pool
+    places = draw(pool, lab.stream, min(lab.queries, len(pool)), 0)
+    queries = Queries.of(pool, places)
+    shown = _evenly(len(queries), _POINTS)
+    scarce = lab.budgets[0]
+    ample = next((b for b in lab.budgets if b > 1.2 * pool.median), lab.budgets[-1])  # not where all get the cap
+    rows = []
+    for regime, budget in {"scarce": scarce, "ample": ample}.items():
+        for policy in lab.accountings("uniform", "proportional", "heuristic", "auction", "clear", "expected"):
+            outcome = REPLAYS[policy]["reserved"](queries, budget * len(queries), policy)
+            rows += [
+                {
+                    "table": "allocations",
+                    "model": pool.model,
+                    "regime": regime,
+                    "stream": lab.stream,
+                    "budget": budget,
+                    "policy": policy,
+                    "forecast": float(queries.forecast.tokens[i]),
+                    "length": int(queries.length[i]),
+                    "grant": int(outcome.granted[i]),
+                    "solved": bool(outcome.solved[i]),
+                }
+                for i in shown
+            ]
+    return rows
+
+
+def query_table(lab: Lab) -> tuple[list[Row], Row]:
+    """One cell query by query, and which one: CLEAR, where tokens are scarce, on the first seed's stream."""
+    pool = lab.pool
+    policy = "clear" if "clear" in lab.policies else lab.policies[0]
+    budget = scarce_budget(lab)
+    places = draw(pool, lab.stream, min(lab.queries, len(pool)), 0)
+    queries = Queries.of(pool, places)
+    outcome = REPLAYS[policy]["reserved"](queries, budget * len(queries), policy)
+    rows = [
+        {
+            "id": pool.first[place].id,
+            "dataset": pool.first[place].dataset,
+            "tier": TIERS[pool.tier[place]],
+            "prompt": " ".join(pool.first[place].prompt.split())[:120],
+            "forecast_tokens": float(queries.forecast.tokens[i]),
+            "forecast_spread": float(queries.forecast.spread[i]),
+            "forecast_solve": float(queries.forecast.solve[i]),
+            "price": outcome.price,
+            "grant": int(outcome.granted[i]),
+            "spent": int(outcome.spent[i]),
+            "length": int(queries.length[i]),
+            **_why(queries, outcome, i),
+        }
+        for i, place in enumerate(places)
+    ]
+    cell = {"policy": policy, "accounting": "reserved", "stream": lab.stream, "budget": budget, "seed": 0}
+    return rows, cell
+
+
+def _why(queries: Queries, outcome: Outcome, i: int) -> Row:
+    grant, length, said = int(outcome.granted[i]), int(queries.length[i]), float(queries.forecast.tokens[i])
+    right = bool(queries.correct[i])
+    if outcome.solved[i]:
+        return {"outcome": "solved", "why": f"right after {length:,} of {grant:,} tokens"}
+    if outcome.finished[i]:
+        return {"outcome": "wrong", "why": f"complete after {length:,} of {grant:,} tokens, and wrong"}
+    would = "never ends" if queries.truncated[i] else "is right" if right else "is wrong anyway"
+    if grant:
+        needs = f"the answer {would}" if queries.truncated[i] else f"the answer is {length:,} long and {would}"
+        return {"outcome": "cut", "why": f"cut at {grant:,}: {needs}"}
+    lost = "would have been right" if right else "would have been lost in any case"
+    return {"outcome": "abandoned", "why": f"{said:,.0f} tokens forecast cannot pay the price; {lost}"}

@@ -1,0 +1,214 @@
+"""Figures made of lines: what happens as a budget, a parameter or noise grows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from shadowprice.lab.compare import Row
+from shadowprice.report.panels import Panel
+from shadowprice.report.rows import Rows, at, grouped, known, short, words
+from shadowprice.report.style import INK, MUTED, VERMILLION, Look, look, nth, order
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+
+SOLVED = "solved, % of queries"
+HEADLINE = ("uniform", "clear", "expected", "metered")
+_VARIANTS = ("triangular", "quadratic")  # as good as CLEAR's own line: they have a table
+
+
+def _line(axes: Axes, rows: Rows, x: str, how: Look, label: str, y: str = "solved", *, band: bool = True) -> None:
+    """A line through the rows in the order of `x`, with its 95% interval where there is one."""
+    rows = sorted(known(rows, x, y), key=lambda row: row[x])
+    at = [row[x] for row in rows]
+    banded = known(rows, "ci_low", "ci_high")
+    if band and y == "solved" and banded:
+        low, high = [row["ci_low"] for row in banded], [row["ci_high"] for row in banded]
+        axes.fill_between([row[x] for row in banded], low, high, color=how.colour, alpha=0.12, lw=0)
+    axes.plot(at, [row[y] for row in rows], how.dash, color=how.colour, marker=how.marker, label=label)
+
+
+def _policy_lines(rows: Rows, x: str, axes: Axes) -> None:
+    """Bands for those that matter most: more than a few cannot be told apart."""
+    for (policy,), some in sorted(grouped(rows, "policy").items(), key=lambda item: order(item[0][0])):
+        if policy not in _VARIANTS:
+            _line(axes, some, x, look(policy), look(policy).label, band=policy in HEADLINE)
+
+
+def token_axis(axis: Axis, values: Iterable[float], label: str) -> None:
+    """A log scale with ticks at the values themselves where they are few, at round steps otherwise."""
+    values = sorted({float(value) for value in values if value is not None and value > 0})
+    axis.set_label_text(label)
+    if len(values) < 2:
+        return
+    axis.set_ticks([])
+    log_scale(axis)
+    widest = np.log2(values[-1] / values[0])
+    if len(values) > 6 or np.diff(np.log2(values)).min() < widest / 9:
+        step = max(1, round(widest / 4))
+        powers = range(round(np.log2(values[0])), int(np.ceil(np.log2(values[-1]))) + 1, step)
+        values = [2.0**power for power in powers]
+    axis.set_ticks(values, labels=[f"{value:,.0f}" if value >= 10 else f"{value:.3g}" for value in values])
+
+
+def log_scale(axis: Axis) -> None:
+    """A log scale whose ticks read 0.001, 1e-08, 100."""
+    scale = axis.axes.set_xscale if axis is axis.axes.xaxis else axis.axes.set_yscale
+    scale("log")
+    axis.set_major_formatter(lambda value, _: f"{value:g}")
+    axis.axes.minorticks_off()
+
+
+def frontier(rows: Rows) -> list[Panel]:
+    rows = _one_stream([{**row, "spent": row.get("tokens_spent")} for row in rows])
+
+    def draw(some: Rows, axes: Axes) -> None:
+        _policy_lines(some, "spent", axes)
+        token_axis(axes.xaxis, (row["spent"] for row in some), "tokens spent per query")
+        axes.set_ylabel(SOLVED)
+        axes.set_ylim(bottom=0)
+
+    return [
+        Panel(f"{words(accounting)} accounting" if accounting else "", partial(draw, some))
+        for (accounting,), some in grouped(known(rows, "spent", "solved"), "accounting").items()
+    ]
+
+
+def _one_stream(rows: Rows) -> list[Row]:
+    """The rows of the balanced stream, or of the first: a frontier of several streams is none."""
+    streams = grouped(rows, "stream")
+    return streams.get(("balanced",)) or next(iter(streams.values()), [])
+
+
+def per_stream(rows: Rows, draw: Callable[[Rows, Axes], None]) -> list[Panel]:
+    streams = grouped(rows, "stream")
+    return [Panel(words(stream) if stream else "", partial(draw, some)) for (stream,), some in streams.items()]
+
+
+def main(rows: Rows) -> list[Panel]:
+    def draw(some: Rows, axes: Axes) -> None:
+        _policy_lines(some, "budget", axes)
+        token_axis(axes.xaxis, (row["budget"] for row in some), "budget, tokens per query")
+        axes.set_ylabel(SOLVED)
+        axes.set_ylim(bottom=0)
+
+    return per_stream([row for row in rows if row.get("accounting") in (None, "reserved")], draw)
+
+
+def phase_transition(rows: Rows) -> list[Panel]:
+    def draw(some: Rows, axes: Axes) -> None:
+        for (policy,), line in grouped(some, "policy").items():
+            _line(axes, line, "budget", look(policy), f"solved, {look(policy).label}")
+        abandoned = [row for row in some if row["policy"] == "clear"]
+        _line(axes, abandoned, "budget", Look("", VERMILLION, ":", "x"), "abandoned by CLEAR", y="abandoned")
+        token_axis(axes.xaxis, (row["budget"] for row in some), "budget, tokens per query")
+        axes.set_ylabel("% of queries")
+        axes.set_ylim(0, 102)
+
+    return per_stream([row for row in rows if row.get("policy") in ("uniform", "clear")], draw)
+
+
+def s_curve(rows: Rows) -> list[Panel]:
+    def draw(axes: Axes) -> None:
+        for number, ((dataset,), some) in enumerate(grouped(rows, "dataset").items()):
+            _line(axes, some, "budget", nth(number), short(words(dataset or "all")))
+        token_axis(axes.xaxis, (row["budget"] for row in rows), "limit of every answer, tokens")
+        axes.set_ylabel(SOLVED)
+        axes.set_ylim(bottom=0)
+
+    return [Panel("", draw)]
+
+
+def noise(rows: Rows) -> list[Panel]:
+    def draw(some: Rows, axes: Axes) -> None:
+        _policy_lines(some, "noise", axes)
+        axes.set(xlabel="noise put on the forecast, sigma of its log", ylabel=SOLVED)
+        axes.set_ylim(bottom=0)
+
+    return [
+        Panel(at(stream, budget), partial(draw, some))
+        for (stream, budget), some in grouped(rows, "stream", "budget").items()
+    ]
+
+
+def beta(rows: Rows) -> list[Panel]:
+    def draw(some: Rows, axes: Axes) -> None:
+        most = max((row["beta"] for row in some if not row.get("adaptive")), default=1.0)
+        for number, ((budget,), line) in enumerate(grouped(some, "budget").items()):
+            fixed = [row for row in line if not row.get("adaptive")]
+            _line(axes, fixed, "beta", nth(number), f"{budget:,g} tokens per query")
+            for star in known((row for row in line if row.get("adaptive")), "beta", "solved"):
+                at = min(star["beta"], 3 * most)
+                axes.plot(at, star["solved"], "*", color=nth(number).colour, ms=13, mec="white", mew=0.8)
+        axes.plot([], [], "*", color=INK, ms=9, label="chosen by CLEAR itself")
+        axes.set(xlabel="decay rate beta, per token", ylabel=SOLVED)
+        log_scale(axes.xaxis)
+        axes.set_ylim(bottom=0)
+
+    return per_stream(known(rows, "beta"), draw)
+
+
+def alpha(rows: Rows) -> list[Panel]:
+    def draw(field: str, unit: str, axes: Axes) -> None:
+        for number, ((stream, budget), some) in enumerate(grouped(rows, "stream", "budget").items()):
+            _line(axes, some, "alpha", nth(number), at(stream, budget), y=field)
+        axes.set(xlabel="initial velocity alpha, utility per token", ylabel=unit)
+        log_scale(axes.xaxis)
+        if field == "price":
+            log_scale(axes.yaxis)
+        else:
+            axes.set_ylim(bottom=0)
+
+    panels = [Panel("solved: does not move", partial(draw, "solved", SOLVED))]
+    if known(rows, "price"):
+        panels.append(Panel("price: moves in proportion", partial(draw, "price", "price, utility per token")))
+    return panels
+
+
+def curves(rows: Rows) -> list[Panel]:
+    def draw(axes: Axes) -> None:
+        for (policy,), some in grouped(rows, "policy").items():
+            how = look(policy)
+            label = "surge (CLEAR)" if policy == "clear" else how.name
+            axes.plot(
+                [r["tokens"] for r in some], [r["utility"] for r in some], how.dash, color=how.colour, label=label
+            )
+        axes.axvline(rows[0]["threshold"], color=MUTED, lw=0.9, ls=":")
+        axes.set(xlabel="grant, tokens", ylabel="utility (its scale is free)")
+        axes.set_xlim(left=0)
+        axes.set_ylim(bottom=0)
+
+    return [Panel("", draw)] if rows else []
+
+
+def index(rows: Rows) -> list[Panel]:
+    rows = [row for row in known(rows, "age", "index") if row["index"] > 0]
+    if not rows:
+        return []
+    price, most, least = rows[0]["price"], max(row["index"] for row in rows), min(row["index"] for row in rows)
+
+    def draw(axes: Axes) -> None:
+        from matplotlib.ticker import LogLocator
+
+        for number, some in enumerate(grouped(rows, "query").values()):
+            one, how = some[0], nth(number)
+            end = f"left at {one['stop']:,}" if one["stop"] else "not begun"
+            label = f"{one['forecast_tokens']:,.0f} tokens, {100 * one['forecast_solve']:.0f}%: {end}"
+            axes.plot([r["age"] for r in some], [r["index"] for r in some], how.dash, color=how.colour, label=label)
+            for row in some:
+                if row["age"] == max(1, row["stop"]):  # on a log scale ages begin with 1
+                    axes.plot(row["age"], row["index"], "x", color=how.colour, ms=8, mew=2.2)
+        if price > 0:
+            axes.axhline(price, color=INK, lw=1.2, ls="--", label=f"price, {price:.2g} per token")
+        token_axis(axes.xaxis, (row["age"] for row in rows), "age: tokens generated so far")
+        axes.set_ylabel("index, right answers per token")
+        log_scale(axes.yaxis)
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
+        axes.set_ylim(max(least, (price or most) / 60) / 1.5, most * 1.5)  # below that it is as good as nothing
+
+    return [Panel(at(rows[0]["stream"], rows[0]["budget"]), draw, height=3.4)]

@@ -1,0 +1,59 @@
+"""Waterfalls: where a budget of tokens went, part by part."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from shadowprice.report.style import BLUE, GREY, VERMILLION
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+_COLOURS = {"total": (GREY, 0.75), "back": (GREY, 0.4), "lost": (VERMILLION, 0.7), "good": (BLUE, 1.0)}
+
+
+@dataclass(frozen=True)
+class Step:
+    """A bar of a waterfall: the total, then parts that are taken away from what is left of it.
+
+    A part is lost, came back (nobody used it), or is the good that remains in the end.
+    """
+
+    label: str
+    tokens: float
+    kind: str = "lost"  # total, back, lost, good
+
+
+def waterfall(steps: Sequence[Step], axes: Axes) -> None:
+    """Bars from top to bottom; each part ends where what is left after it begins."""
+    left, most = 0.0, max((step.tokens for step in steps), default=0) or 1
+    for place, step in enumerate(steps):
+        end = step.tokens if step.kind in ("total", "good") else left
+        left = end if step.kind == "total" else end - step.tokens
+        colour, alpha = _COLOURS[step.kind]
+        axes.barh(place, step.tokens, left=end - step.tokens, height=0.62, color=colour, alpha=alpha)
+        axes.text(end + most * 0.015, place, f"{step.tokens:,.0f}", va="center", fontsize=8.5)
+    axes.set_yticks(range(len(steps)), [step.label for step in steps])
+    axes.invert_yaxis()
+    axes.set_xlim(0, most * 1.2)
+    axes.set_xlabel("tokens")
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    axes.locator_params(axis="x", nbins=4)
+    axes.grid(visible=False, axis="y")
+
+
+def waterfall_steps(row: Mapping[str, Any]) -> list[Step]:
+    """From the budget to the tokens that bought right answers."""
+    unused = max(0, row["tokens"] - row["right"] - row["wrong"] - row["truncated"])
+    idle = min(unused, row.get("unused") or 0)
+    return [
+        Step("budget", row["tokens"], "total"),
+        Step("never spent", unused - idle, "back"),
+        Step("granted, not used", idle, "back"),
+        Step("cut off: no answer", row["truncated"]),
+        Step("wrong answers", row["wrong"]),
+        Step("right answers", row["right"], "good"),
+    ]
