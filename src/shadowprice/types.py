@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,14 +12,21 @@ from numpy.typing import ArrayLike, NDArray
 from shadowprice.arrays import Array, checked, common_length
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Request:
-    """One request: the text a forecast is made from, and the limits the caller set himself."""
+    """One thing to answer.
+
+    text        what a forecast is made from
+    max_tokens  the caller's own limit, per answer
+    answers     how many answers it asks for (`n`); they share the grant
+    body        the request in OpenAI form, `messages` or `prompt`; empty where nothing is sent
+    """
 
     id: str
     text: str
-    max_tokens: int | None = None  # per answer
-    answers: int = 1  # how many answers one request asks for (`n`); they share the grant
+    max_tokens: int | None = None
+    answers: int = 1
+    body: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,17 +124,30 @@ class Allocation:
         return int(self.tokens.sum())
 
 
-@dataclass(frozen=True)
-class Completion:
-    """One answer, as it came back.
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens by kind: generated, read, and read from a cache."""
 
-    tokens        what is charged: never less than what was seen arriving
-    finish        stop: the model ended its answer; length: it was cut at the limit
-    usage_source  server: its own count, found believable; counted: ours, of the stream's pieces;
-                  assumed: nobody counted, so the whole limit is charged
-    flags         what the backend found wrong with the server, e.g. limit_ignored
-    body          the response in OpenAI form, for the output file
-    ids           the tokens themselves, where the backend goes on from these and not from the text
+    output: int = 0
+    input: int = 0
+    cached: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(self.output + other.output, self.input + other.input, self.cached + other.cached)
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """One answer, or one part of it, as it came back.
+
+    tokens         generated tokens that are charged: never less than what was seen arriving
+    finish         stop: the model ended its answer; length: it was cut at the limit
+    usage_source   server: its own count, found believable; counted: ours, of the stream's pieces;
+                   assumed: nobody counted, so the whole limit is charged
+    flags          what the backend found wrong with the server, e.g. limit_ignored
+    body           the response in OpenAI form, for the output file
+    ids            the tokens themselves, where the backend continues from these and not from the text
+    input_tokens   tokens of the prompt that were read, `cached_tokens` of the prompt that were not read again
     """
 
     text: str
@@ -137,6 +157,51 @@ class Completion:
     flags: tuple[str, ...] = ()
     body: Mapping[str, Any] = field(default_factory=dict)
     ids: tuple[int, ...] = ()
+    input_tokens: int = 0
+    cached_tokens: int = 0
+
+    @property
+    def usage(self) -> Usage:
+        return Usage(self.tokens, self.input_tokens, self.cached_tokens)
+
+
+Outcome: TypeAlias = Literal["finished", "landed", "truncated", "declined", "failed", "not_sent"]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a request has no answer: a code for programs, a sentence for people, details for both."""
+
+    code: str
+    message: str
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What became of a request.
+
+    outcome     finished: answered to the end; landed: asked for the final answer before the tokens ended;
+                truncated: cut at its limit; declined: the market would not pay for it; failed: no answer,
+                see `failure`; not_sent: the run stopped before it
+    cost        units charged to the budget
+    completion  the answer, None without one
+    correct     whether the answer is correct, where that is known
+    extra       what a scheduler adds, for the output file
+    """
+
+    id: str
+    outcome: Outcome
+    usage: Usage = Usage()
+    cost: int = 0
+    completion: Completion | None = None
+    failure: Failure | None = None
+    correct: bool | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        return self.completion.text if self.completion else ""
 
 
 @dataclass(frozen=True)
