@@ -1,35 +1,125 @@
-"""One way to write a budget, everywhere: 200000, 200k, 1.5M, 256/query."""
+"""Budgets, rates and costs, in whole numbers.
+
+A budget is a whole number of *units*. By default a unit is an output token, as in the paper: `200000`, `200k`,
+`1.5M`, `1e6`, `256/query`. A budget of money, `$5` or `$0.002/query`, is counted in nano-dollars, and `Rates` say
+what tokens cost.
+
+A request's cost is known only when it has ended. Before it is sent its bound is known: every token of the prompt
+at the input rate, and every token it may generate at the output rate. The bound is what is reserved.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
+
+import orjson
 
 from shadowprice.errors import InputError
+from shadowprice.types import Usage
 
-_SYNTAX = re.compile(r"(\d+(?:[_,]\d{3})*(?:\.\d+)?|\.\d+)\s*([kKmMgG]?)\s*(/\s*query)?")
+_AMOUNT = r"(\d+(?:[_,]\d{3})*(?:\.\d+)?(?:[eE]\+?\d{1,2})?|\.\d+)"
+_SYNTAX = re.compile(rf"(\$?)\s*{_AMOUNT}\s*([kKmMgG]?)\s*(/\s*query)?")
 _SCALE = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
-# Below this, sums of tokens are exact in the float64 arithmetic of the market.
+_NANO = 10**9  # nano-dollars in a dollar
+_MILLION = 10**6
+# Below this, sums of units are exact in the float64 arithmetic of the market.
 LARGEST = 2**50
+_FRAME = 256  # tokens that a chat template may add to a prompt
 
 
-def parse_budget(budget: int | float | str, queries: int) -> int:
-    """The budget in whole tokens, rounded down; `256/query` is multiplied by the number of queries."""
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What a million tokens of each kind cost, in units; the default counts output tokens and nothing else."""
+
+    input: int = 0
+    cached: int = 0
+    output: int = _MILLION
+
+    @classmethod
+    def dollars(cls, input: float | str, output: float | str, cached: float | str | None = None) -> Rates:
+        """From dollars per million tokens, as price lists have it; cached input costs as much as input if not given."""
+        given = [input, input if cached is None else cached, output]
+        try:
+            nano = [Fraction(str(rate)) * _NANO for rate in given]
+        except ValueError:
+            raise InputError(f"rates {given} are not dollars per million tokens", fix="write them as 0.15") from None
+        if min(nano) < 0 or nano[2] <= 0 or max(nano) > LARGEST:
+            raise InputError(f"rates {given}: an output token must cost something", fix="give dollars per million")
+        first, second, third = (-int(-rate // 1) for rate in nano)  # rounded up
+        return cls(first, second, third)
+
+    @property
+    def money(self) -> bool:
+        """Whether units are nano-dollars; otherwise they are output tokens."""
+        return self != TOKENS
+
+    def cost(self, usage: Usage) -> int:
+        """In whole units, rounded up."""
+        if self is TOKENS:
+            return usage.output
+        total = usage.input * self.input + usage.cached * self.cached + usage.output * self.output
+        return -(-total // _MILLION)
+
+    def bound(self, prompt: int, limit: int) -> int:
+        """The most that a request can cost whose prompt has `prompt` tokens at most and whose answer `limit`."""
+        if self is TOKENS:
+            return limit
+        return -(-(prompt * max(self.input, self.cached) + limit * self.output) // _MILLION)
+
+    def limit(self, prompt: int, units: int) -> int:
+        """The largest limit whose bound is within `units`; 0 if the prompt alone is above them."""
+        return max(0, (units * _MILLION - prompt * max(self.input, self.cached)) // self.output)
+
+    def entry(self, prompt: int) -> float:
+        """What reading a prompt costs, in output tokens."""
+        return prompt * max(self.input, self.cached) / self.output
+
+
+TOKENS = Rates()
+
+
+def prompt_bound(body: Mapping[str, Any]) -> int:
+    """More tokens than the prompt of a request can have: no tokenizer makes more tokens than there are bytes."""
+    return len(orjson.dumps(body)) + _FRAME
+
+
+def parse_budget(budget: int | float | str, queries: int, rates: Rates = TOKENS) -> int:
+    """The budget in whole units, rounded down; `/query` multiplies it by the number of queries."""
     if isinstance(budget, str):
         match = _SYNTAX.fullmatch(budget.strip()) if len(budget) < 100 else None
         if match is None:
             raise InputError(
-                f"budget {budget!r:.100} is not an amount of tokens", fix="write it as 200000, 200k, 1.5M or 256/query"
+                f"budget {budget!r:.100} is not an amount of tokens or money",
+                fix="write it as 200000, 200k, 1.5M, 256/query or $5",
             )
-        number, suffix, per_query = match.groups()
+        dollar, number, suffix, per_query = match.groups()
+        if dollar and not rates.money:
+            raise InputError(
+                f"budget {budget!r}: nobody said what tokens cost", fix="give rates, e.g. --rates 0.15,0.6"
+            )
         amount = Fraction(re.sub("[_,]", "", number)) * _SCALE[suffix.lower()] * (queries if per_query else 1)
+        if rates.money:
+            if not dollar:
+                raise InputError(f"budget {budget!r} is in tokens, and rates are in dollars", fix="write it as $5")
+            amount *= _NANO
     else:
         try:
             amount = Fraction(budget)
         except (TypeError, ValueError, OverflowError) as error:
             raise InputError(f"budget {budget!r} is not an amount of tokens", fix="give a finite number") from error
     if amount < 0:
-        raise InputError(f"budget {budget!r} is negative", fix="give 0 or more tokens")
+        raise InputError(f"budget {budget!r} is negative", fix="give 0 or more")
     if amount > LARGEST:
-        raise InputError(f"budget {budget!r} is above {LARGEST} tokens", fix="nothing generates that many")
+        raise InputError(f"budget {budget!r} is above {LARGEST} units", fix="give a smaller one")
     return int(amount)
+
+
+def show(units: int, rates: Rates = TOKENS) -> str:
+    """An amount for people: `1,234 tokens` or `$0.0123`."""
+    if not rates.money:
+        return f"{units:,} token{'' if units == 1 else 's'}"
+    return f"${units / _NANO:,.6f}".rstrip("0").rstrip(".")
