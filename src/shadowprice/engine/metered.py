@@ -5,7 +5,7 @@ hands out stretches of generation; whoever serves one tells it how far it came.
 
 Forecasts are corrected by what the run itself shows: when a number of answers have ended (the first time 32,
 then four times as many each time) the level and the spread of all lengths, and their tail where the forecast has
-none, are estimated anew (`forecast.calibration.learnt`) from what is known: lengths of answers that ended, and
+none, are estimated anew (`forecast.calibration.recalibrate`) from what is known: lengths of answers that ended, and
 that the others are longer than what they have generated. Whether answers are right is not known to a run, so
 the chance of success stays as forecast.
 """
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from shadowprice.forecast.calibration import learnt
+from shadowprice.forecast.calibration import recalibrate
 from shadowprice.market.gittins import Schedule, schedule
 from shadowprice.types import Forecast
 
@@ -63,7 +63,7 @@ class Meter:
         self._endings += ended
         if ended and self._endings >= self._lesson:
             self._lesson *= 4
-            self.corrected = learnt(self.forecast, self.age, self.ended)
+            self.corrected = recalibrate(self.forecast, self.age, self.ended)
             self._lay_out(schedule(self.corrected, self.cap, self.age))
         if not ended and age < self.cap[query]:
             self.waiting[query] = True
@@ -118,7 +118,7 @@ def replayed(
         if wait <= afford and wait < len(plan):
             left -= int(spent[wait - 1])
             lesson *= 4
-            believed = learnt(forecast, age, ended)
+            believed = recalibrate(forecast, age, ended)
             continue
         left -= int(spent[afford - 1]) if afford else 0
         if afford < len(plan):  # the budget ends within this stretch
