@@ -150,7 +150,7 @@ def join(first: Completion | None, more: Completion, suffix: str = "") -> Comple
         tokens=tokens,
         usage_source=more.usage_source if first.usage_source == "server" else first.usage_source,
         flags=tuple(dict.fromkeys(first.flags + more.flags)),
-        body={**whole.body, "usage": _usage(first, tokens)},
+        body={**whole.body, "usage": _usage(first, tokens)} if whole.body else {},
         ids=() if suffix else first.ids + more.ids,
         input_tokens=first.input_tokens + more.input_tokens,
         cached_tokens=first.cached_tokens + more.cached_tokens,
@@ -165,6 +165,8 @@ def _usage(first: Completion, tokens: int) -> dict[str, int]:
 
 def with_text(answer: Completion, text: str) -> Completion:
     """The same answer with another text."""
+    if not answer.body:  # simulated
+        return replace(answer, text=text)
     (choice,) = answer.body["choices"]
     field = {"message": {**choice["message"], "content": text}} if "message" in choice else {"text": text}
     return replace(answer, text=text, body={**answer.body, "choices": [{**choice, **field}]})

@@ -47,7 +47,7 @@ class Ages:
 
 
 class _Turn(NamedTuple):
-    index: int
+    request: int
     age: int | None = None  # to probe at; None: the answer itself
 
 
@@ -132,13 +132,13 @@ class Fixed:
 
     def _is_done(self, turn: _Turn) -> bool:
         """Whether an earlier execution has done it."""
-        return self._batch.ended[turn.index] or (turn.age is None and turn.index in self._answer)
+        return self._batch.ended[turn.request] or (turn.age is None and turn.request in self._answer)
 
     def _work(self, turn: _Turn) -> Work:
         if turn.age is None:
-            return self._batch.work(turn.index, self.grant)
-        start = prefix(self._answer[turn.index], turn.age)
-        return self._batch.work(turn.index, LANDING_TOKENS, so_far=start, suffix=LANDING)
+            return self._batch.work(turn.request, self.grant)
+        start = prefix(self._answer[turn.request], turn.age)
+        return self._batch.work(turn.request, LANDING_TOKENS, so_far=start, suffix=LANDING)
 
     def _begin_probes(self, index: int, answer: Completion) -> None:
         assert self.probe is not None
@@ -149,7 +149,7 @@ class Fixed:
         if report.completion is not None:
             age = report.work.so_far.tokens if report.work.so_far else 0
             self._probes[index][str(age)] = (report.completion.text, report.completion.tokens)
-        if any(turn.index == index for turn in self._queue):
+        if any(turn.request == index for turn in self._queue):
             return None
         self._batch.error.pop(index, None)
         probes = self._probes.pop(index)

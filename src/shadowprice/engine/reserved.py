@@ -29,7 +29,7 @@ from shadowprice.types import Allocation, Completion, Forecast, Request, Result
 class _Turn(NamedTuple):
     """A request that was granted tokens and has not been sent."""
 
-    index: int
+    request: int
     grant: int
     sample: int = 0
 
@@ -39,6 +39,7 @@ class Reserved:
 
     policy, options  who gets what
     reclaim          clear again for what was not used
+    max_tokens       no answer gets more; several samples may have as much each
     samples          answers that a request may have from its grant, one after the other; one that is correct
                      stops the rest, otherwise the first that came to its end is taken, else the last
     can_continue     makes the accounting metered: which answers can be continued from a part of them
@@ -62,12 +63,13 @@ class Reserved:
         self.reclaim, self.samples, self.announce = reclaim, samples, announce
         self.rounds: list[Round] = []
         self._can_continue = can_continue
-        self._batch = Batch(max_tokens, attempts, rates)
+        self._batch = Batch(max_tokens, attempts, rates, samples)
         self._queue: deque[_Turn] = deque()
         self._running = 0
         self._cleared = False
         self._trial: _Turn | None = None  # under way to show whether the server continues; its grant is the rest
         self._best: dict[int, tuple[Completion, bool | None]] = {}  # of several samples
+        self._left: dict[int, int] = {}  # of the grant of each request, before the sample under way
 
     @property
     def price(self) -> float | None:
@@ -83,7 +85,7 @@ class Reserved:
     def next(self, available: int) -> Work | None:
         if not self._queue and not self._running:
             self._clear(available)
-        if not self._queue or (self._trial and self._unknown(self._queue[0].index)):
+        if not self._queue or (self._trial and self._unknown(self._queue[0].request)):
             return None
         turn = self._queue[0]
         work = self._work(turn)
@@ -92,14 +94,15 @@ class Reserved:
             return None if self._running or not self.reclaim else self.next(available)
         self._queue.popleft()
         self._running += 1
-        if work.grant < turn.grant:
+        if work.grant < turn.grant and self.samples == 1:
             self._trial = turn._replace(grant=turn.grant - work.grant)
+        self._left[turn.request] = turn.grant
         return work
 
     def done(self, report: Report) -> Result | None:
         self._running -= 1
         index = report.work.index
-        rest, self._trial = (self._trial, None) if self._trial and self._trial.index == index else (None, self._trial)
+        rest, self._trial = (self._trial, None) if self._trial and self._trial.request == index else (None, self._trial)
         batch = self._batch
         batch.charge(report)
         if self.samples > 1:
@@ -157,13 +160,15 @@ class Reserved:
 
     def _work(self, turn: _Turn) -> Work:
         batch = self._batch
-        grant = min(turn.grant, TRIAL) if self._unknown(turn.index) else turn.grant
-        body = batch.requests[turn.index].body
+        grant = min(turn.grant, TRIAL) if self._unknown(turn.request) else turn.grant
+        if self.samples > 1:
+            grant = int(min(grant, batch.cap[turn.request] // self.samples))
+        body = batch.requests[turn.request].body
         if self.announce:
             body = with_limit(body, grant)
         if self.samples > 1:
             body = {**body, "seed": turn.sample}
-        return batch.work(turn.index, grant, body, batch.so_far.get(turn.index), sample=turn.sample)
+        return batch.work(turn.request, grant, body, batch.so_far.get(turn.request), sample=turn.sample)
 
     def _unknown(self, index: int) -> bool:
         return self._can_continue is not None and self._can_continue(self._batch.requests[index]) is None
@@ -183,7 +188,7 @@ class Reserved:
             better = best is None or (best[0].finish == "length" and found.finish == "stop")
             if better or report.correct:
                 best = self._best[work.index] = (found, report.correct)
-            left = work.grant - found.tokens
+            left = self._left[work.index] - found.tokens
             if left > 0 and not report.correct and work.sample + 1 < self.samples:
                 self._queue.appendleft(_Turn(work.index, left, work.sample + 1))
                 return None

@@ -121,6 +121,7 @@ class Batch:
     max_tokens: int | None = None
     attempts: int = 4
     rates: Rates = TOKENS
+    samples: int = 1  # answers of a request, each of which may have `max_tokens`
     requests: list[Request] = field(default_factory=list)
     forecast: Forecast = field(default_factory=lambda: Forecast([]))
     cap: Array = field(default_factory=lambda: np.zeros(0))
@@ -136,7 +137,7 @@ class Batch:
     def add(self, requests: Sequence[Request], forecast: Forecast) -> None:
         n = len(requests)
         limit = np.inf if self.max_tokens is None else self.max_tokens
-        cap = np.array([min(limit, r.max_tokens or np.inf) for r in requests], dtype=np.float64)
+        cap = self.samples * np.array([min(limit, r.max_tokens or np.inf) for r in requests], dtype=np.float64)
         first = not self.requests
         self.requests += requests
         self.forecast = forecast if first else Forecast.joined([self.forecast, forecast])

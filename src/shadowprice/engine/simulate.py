@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from shadowprice.cost import TOKENS, Rates
@@ -12,12 +12,17 @@ from shadowprice.types import Completion, Result
 
 @dataclass
 class Outcome:
-    """What a simulation came to: results in the order in which they came, and what they cost."""
+    """What a simulation came to: what was sent, and the results, both in order.
+
+    `rest` gives the results of those that were left at the end: a scheduler is closed by going through them.
+    """
 
     budget: int
     spent: int = 0
-    results: list[Result] = field(default_factory=list)
     work: list[Work] = field(default_factory=list)
+    found: list[Completion] = field(default_factory=list)  # what came of each
+    results: list[Result] = field(default_factory=list)
+    rest: Iterable[Result] = ()
 
 
 def simulate(
@@ -39,8 +44,9 @@ def simulate(
         assert cost <= work.bound <= budget - outcome.spent, f"{work.request.id}: {cost} units, {work.bound} reserved"
         outcome.spent += cost
         outcome.work.append(work)
+        outcome.found.append(found)
         graded = correct(work, found) if correct and found.finish == "stop" else None
         if result := scheduler.done(Report(work, cost, found, correct=graded)):
             outcome.results.append(result)
-    outcome.results.extend(scheduler.close())
+    outcome.rest = scheduler.close()
     return outcome

@@ -44,7 +44,9 @@ def written(folder: str | os.PathLike[str], kind: str, about: Mapping[str, Any])
                 place.rename(Path(scratch) / "old")
             fresh.rename(place)
     except OSError as error:
-        raise InputError(f"cannot be written: {error.strerror or error}", path=folder, fix="give another folder") from None
+        raise InputError(
+            f"cannot be written: {error.strerror or error}", path=folder, fix="give another folder"
+        ) from None
 
 
 def refuse_others(folder: str | os.PathLike[str]) -> None:
@@ -69,7 +71,9 @@ def description(folder: str | os.PathLike[str]) -> tuple[str, dict[str, Any]]:
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise InputError(f"the folder has no {_DESCRIPTION}", path=folder, fix="give a folder made by `train`") from None
+        raise InputError(
+            f"the folder has no {_DESCRIPTION}", path=folder, fix="give a folder made by `train`"
+        ) from None
     except OSError as error:
         raise bad(f"cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError):
