@@ -1,7 +1,7 @@
 """Roots of monotone functions, many at once: arrays in which every element is a problem of its own.
 
-    rising_root   a smooth function with a known slope: Newton's method inside a shrinking bracket
-    falling_root  a function that may jump, as demand does: brackets, since at a jump there is no root
+rising_root   a smooth function with a known slope: Newton's method inside a shrinking bracket
+falling_root  a function that may jump, as demand does: brackets, since at a jump there is no root
 """
 
 from __future__ import annotations

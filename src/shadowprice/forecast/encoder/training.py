@@ -178,7 +178,9 @@ def train(
         try:
             trainer.train(resume_from_checkpoint=start)
         except OSError as error:
-            raise InputError(f"checkpoints cannot be written: {error}", path=folder, fix="give another folder") from None
+            raise InputError(
+                f"checkpoints cannot be written: {error}", path=folder, fix="give another folder"
+            ) from None
         log = trainer.state.log_history
     losses_learning = [entry["loss"] for entry in log if "loss" in entry]
     losses_held_out = [entry["eval_loss"] for entry in log if "eval_loss" in entry]
@@ -249,7 +251,7 @@ def _last_checkpoint(folder: Path, fingerprint: str, resume: bool) -> str | None
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
             if not mark.is_file():
-                raise InputError("the folder holds something other than checkpoints", path=folder, fix="give a new folder")
+                raise InputError("holds something else than checkpoints", path=folder, fix="name a new folder")
             if not resume:
                 raise InputError("checkpoints exist", path=folder, fix="resume, or give a new folder")
             if mark.read_text().strip() != fingerprint:
@@ -262,7 +264,9 @@ def _last_checkpoint(folder: Path, fingerprint: str, resume: bool) -> str | None
             if not _is_complete(path):  # training was interrupted while it was written
                 shutil.rmtree(path)
     except OSError as error:
-        raise InputError(f"cannot be written: {error.strerror or error}", path=folder, fix="give another folder") from None
+        raise InputError(
+            f"cannot be written: {error.strerror or error}", path=folder, fix="give another folder"
+        ) from None
     steps = [int(path.name.partition("-")[2]) for path in folder.glob("checkpoint-*")]
     return str(folder / f"checkpoint-{max(steps)}") if steps else None
 
