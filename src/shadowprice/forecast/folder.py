@@ -53,7 +53,7 @@ def refuse_others(folder: str | os.PathLike[str]) -> None:
     """Raises if a forecaster may not be written there: check it before a long training."""
     place = Path(folder)
     if place.exists() and not ((place / _DESCRIPTION).is_file() or (place.is_dir() and not any(place.iterdir()))):
-        raise InputError("the folder holds something other than a forecaster", path=folder, fix="give a new folder")
+        raise InputError("holds something else than a forecaster", path=folder, fix="name a new folder")
 
 
 def fingerprint(folder: str | os.PathLike[str]) -> str:
@@ -71,9 +71,7 @@ def description(folder: str | os.PathLike[str]) -> tuple[str, dict[str, Any]]:
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise InputError(
-            f"the folder has no {_DESCRIPTION}", path=folder, fix="give a folder made by `train`"
-        ) from None
+        raise InputError(f"holds no {_DESCRIPTION}", path=folder, fix="name a folder made by `train`") from None
     except OSError as error:
         raise bad(f"cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError):

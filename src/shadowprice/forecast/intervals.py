@@ -15,7 +15,7 @@ from shadowprice.types import Forecast
 
 
 def quantile(forecast: Forecast, p: ArrayLike) -> Array:
-    """The length that a share `p` of the answers does not exceed; one `p`, or an array that broadcasts with the requests."""
+    """The length that a share `p` of the answers does not exceed; `p` may broadcast with the requests."""
     checked("p", np.ravel(p), high=1.0)
     return _law(forecast).quantile(p)
 

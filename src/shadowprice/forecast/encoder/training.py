@@ -251,9 +251,7 @@ def _last_checkpoint(folder: Path, fingerprint: str, resume: bool) -> str | None
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
             if not mark.is_file():
-                raise InputError(
-                    "the folder holds something other than checkpoints", path=folder, fix="give a new folder"
-                )
+                raise InputError("holds something else than checkpoints", path=folder, fix="name a new folder")
             if not resume:
                 raise InputError("checkpoints exist", path=folder, fix="resume, or give a new folder")
             if mark.read_text().strip() != fingerprint:
