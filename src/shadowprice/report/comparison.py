@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from shadowprice.lab.compare import Row
 from shadowprice.report.labels import Variant, by_variant
@@ -12,11 +12,9 @@ from shadowprice.report.render import fixed, signed
 from shadowprice.report.rows import Rows, from_paper, grouped, known, words
 
 _GAINS = ("clear", "expected", "index")  # policies whose gain over uniform has a line
-HINDSIGHT = "cannot be run: needs hindsight"
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(NamedTuple):
     text: str = ""
     kind: str = ""  # best, up, down
     interval: str = ""
@@ -24,106 +22,72 @@ class Cell:
 
 @dataclass(frozen=True)
 class Line:
-    """A policy, or a gain, at every budget. `command` does the same live; `note` says why there is none."""
-
     title: str
-    cells: Sequence[Cell]
-    kind: str = ""  # quiet, gain
-    command: str = ""
-    note: str = ""
+    cells: Sequence[Cell]  # one per budget
+    kind: str = ""  # hindsight, gain
+    command: str = ""  # does the same live, at the first budget
 
 
 @dataclass(frozen=True)
-class Group:
-    title: str
-    lines: Sequence[Line]
-    quiet: bool = False
-
-
-@dataclass(frozen=True)
-class ComparisonTable:
+class Table:
     heading: str
     budgets: Sequence[tuple[float, float | None]]  # tokens per query, and the same in median lengths
-    groups: Sequence[Group]
+    groups: Sequence[tuple[str, Sequence[Line]]]  # one per accounting
+    paper: tuple[str, Sequence[Line]] | None  # the paper's own numbers
 
 
-@dataclass(frozen=True)
-class Comparison:
-    tables: Sequence[ComparisonTable]
-    paper_tables: Sequence[ComparisonTable]  # at budgets or on streams that are not ours
-    paper_models: str
-
-
-def comparison(rows: Rows, model: str | None = None, *, commands: bool = False) -> Comparison:
-    """A table for every model and stream; the paper's own numbers below ours, or apart where budgets differ.
+def compared(rows: Rows, model: str | None = None) -> tuple[list[Table], list[Table]]:
+    """A table for every model and stream, and tables of the paper's numbers at other budgets or on other streams.
 
     Headings do not repeat the page's `model`.
     """
     ours = [row for row in rows if not from_paper(row)]
-    theirs = [row for row in rows if from_paper(row)]
-    budgets, streams = {row["budget"] for row in ours}, {row["stream"] for row in ours}
-    beside = [row for row in theirs if row["budget"] in budgets and row["stream"] in streams]
-    apart = [row for row in theirs if row not in beside]
-    tables = [
-        _table(
-            words(stream) if name == model else f"{words(stream)}, {name}",
-            some,
-            [row for row in beside if row["stream"] == stream],
-            commands,
-        )
-        for (name, stream), some in grouped(ours, "model", "stream").items()
-    ]
-    paper_tables = [_table(words(stream), [], some, False) for (stream,), some in grouped(apart, "stream").items()]
-    return Comparison(tables, paper_tables, ", ".join(dict.fromkeys(str(row["model"]) for row in apart)))
+    cells = {(row["stream"], row["budget"]) for row in ours}
+    beside = [row for row in rows if from_paper(row) and (row["stream"], row["budget"]) in cells]
+    apart = [row for row in rows if from_paper(row) and (row["stream"], row["budget"]) not in cells]
+    tables = []
+    for (name, stream), some in grouped(ours, "model", "stream").items():
+        heading = words(stream) if name == model else f"{words(stream)}, {name}"
+        tables.append(_table(heading, some, [row for row in beside if row["stream"] == stream]))
+    return tables, [_table(words(stream), some, []) for (stream,), some in grouped(apart, "stream").items()]
 
 
-def _table(heading: str, ours: Rows, theirs: Rows, commands: bool) -> ComparisonTable:
-    medians = {row["budget"]: row.get("budget_times_median") for row in ours}
-    budgets = sorted({row["budget"] for row in ours or theirs})
-    accountings = grouped(ours, "accounting")
-    groups = [
-        Group(f"{accounting} accounting" if len(accountings) > 1 else "", _lines(some, budgets, commands))
-        for (accounting,), some in accountings.items()
-    ]
-    if theirs:
-        title = f"the paper's, {theirs[0].get('model')}" if ours else ""
-        groups.append(Group(title, _lines(theirs, budgets, False), quiet=bool(ours)))
-    return ComparisonTable(heading, [(budget, medians.get(budget)) for budget in budgets], groups)
+def _table(heading: str, rows: Rows, theirs: Rows) -> Table:
+    medians = {row["budget"]: row.get("budget_times_median") for row in rows}
+    budgets = sorted(medians)
+    accountings = grouped(rows, "accounting")
+    title = "{} accounting" if len(accountings) > 1 else ""
+    groups = [(title.format(accounting), _lines(some, budgets)) for (accounting,), some in accountings.items()]
+    paper = (f"the paper's, {theirs[0].get('model')}", _lines(theirs, budgets)) if theirs else None
+    return Table(heading, [(budget, medians[budget]) for budget in budgets], groups, paper)
 
 
-def _lines(rows: Rows, budgets: Sequence[float], commands: bool) -> list[Line]:
-    best = {budget: _best_practical(row for row in rows if row["budget"] == budget) for budget in budgets}
+def _lines(rows: Rows, budgets: Sequence[float]) -> list[Line]:
     variants = {variant: {row["budget"]: row for row in some} for variant, some in by_variant(rows).items()}
+    best: dict[float, float] = {}
+    for row in known(rows, "solved"):
+        if not Variant.of(row).hindsight:
+            best[row["budget"]] = max(row["solved"], best.get(row["budget"], 0.0))
     lines = []
-    for variant, by_budget in variants.items():
-        cells = [_correct(variant, by_budget.get(budget), best[budget]) for budget in budgets]
-        kind = "quiet" if variant.hindsight else ""
-        command = next((row["command"] for _, row in sorted(by_budget.items()) if row.get("command")), "")
-        note = HINDSIGHT if variant.hindsight else ""
-        lines.append(Line(variant.label(), cells, kind, command if commands else "", note if commands else ""))
-    for variant, by_budget in variants.items():
+    for variant, cells in variants.items():
+        practical = {} if variant.hindsight else best
+        shown = [_correct(cells.get(budget), practical.get(budget)) for budget in budgets]
+        command = next((row["command"] for _, row in sorted(cells.items()) if row.get("command")), "")
+        lines.append(Line(variant.label(), shown, "hindsight" if variant.hindsight else "", command))
+    for variant, cells in variants.items():
         uniform = variants.get(Variant("uniform", variant.reclaim)) or variants.get(Variant("uniform"))
         if variant.policy in _GAINS and uniform:
-            cells = [_gain(by_budget.get(budget), uniform.get(budget)) for budget in budgets]
-            lines.append(Line(f"gain of {variant.label()}", cells, "gain"))
+            shown = [_gain(cells.get(budget), uniform.get(budget)) for budget in budgets]
+            lines.append(Line(f"gain of {variant.label()}", shown, "gain"))
     return lines
 
 
-def _best_practical(rows: Iterable[Row]) -> float | None:
-    """The highest percentage of a policy that could be run."""
-    return max((row["solved"] for row in known(rows, "solved") if not Variant.of(row).hindsight), default=None)
-
-
-def _correct(variant: Variant, row: Row | None, best: float | None) -> Cell:
+def _correct(row: Row | None, best: float | None) -> Cell:
     if row is None or row.get("solved") is None:
         return Cell()
     text = fixed(row["solved"])
-    is_best = best is not None and not variant.hindsight and text == fixed(best)
-    return Cell(text, "best" if is_best else "", _interval(row.get("ci_low"), row.get("ci_high")))
-
-
-def _interval(low: Any, high: Any) -> str:
-    return "" if low is None or high is None else f"{fixed(low)} to {fixed(high)}"
+    kind = "best" if best is not None and text == fixed(best) else ""
+    return Cell(text, kind, _interval(row.get("ci_low"), row.get("ci_high")))
 
 
 def gain(row: Row, uniform: Row | None) -> float | None:
@@ -144,3 +108,7 @@ def _gain(row: Row | None, uniform: Row | None) -> Cell:
     certain = low is None or high is None or low > 0 or high < 0
     kind = "" if not certain or round(points, 1) == 0 else "up" if points > 0 else "down"
     return Cell(signed(points), kind, _interval(low, high))
+
+
+def _interval(low: Any, high: Any) -> str:
+    return "" if low is None or high is None else f"{fixed(low)} to {fixed(high)}"

@@ -81,41 +81,19 @@ def _handles(axes: Iterable[Axes]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class InlinePlot:
-    """An SVG for a page; `kind` is wide or narrow for a plot that has one version for each."""
-
-    view_box: str
-    description: str
-    content: str  # what is inside <svg>, as SVG
-    kind: str = ""
-
-
-@dataclass(frozen=True)
-class LegendEntry:
-    label: str
-    colour: str
-    alpha: float | None = None  # of an area
-    dash: str | None = None  # of a line
-    shape: str = ""  # of a marker
-    filled: bool = True
-
-
-@dataclass(frozen=True)
 class PageFigure:
     """A figure as the templates need it."""
 
-    plots: Sequence[InlinePlot]
-    legend: Sequence[LegendEntry]
+    title: str
+    caption: str
     layout: str  # alone, few or many
-    caption: str = ""
-    title: str = ""
+    plots: Sequence[dict[str, str]]  # kind (wide, narrow or neither), view_box, description, content: SVG
+    legend: Sequence[dict[str, Any]]  # label, colour, and as far as they apply alpha, dash, shape, filled
 
 
-def page_figure(
-    plots: Sequence[Plot], name: str, description: str, *, caption: str = "", title: str = ""
-) -> PageFigure:
-    """`name` keeps the ids of this figure apart from those of others; `description` is read to the blind."""
-    inline: list[InlinePlot] = []
+def page_figure(plots: Sequence[Plot], name: str, title: str, caption: str = "") -> PageFigure:
+    """`name` keeps the ids of this figure apart from those of others; the title is read to the blind."""
+    inline = []
     handles: dict[str, Any] = {}
     # A plot alone fills the width of the page, and has a second version for narrow screens.
     sizes = {"wide": WIDE, "narrow": NARROW} if len(plots) == 1 else {"": SMALL if len(plots) > _FEW else NARROW}
@@ -126,11 +104,11 @@ def page_figure(
                 axes = figure.subplots()
                 _fill(axes, plot, width)
                 handles |= _handles([axes])
-                spoken = f"{description}: {plot.title}" if plot.title else description
-                inline.append(InlinePlot(*_inline(figure, f"{name}-{number}{kind[:1]}-", spoken), kind))
-        legend = [_legend_entry(label, handle) for label, handle in handles.items()]
+                about = {"kind": kind, "description": f"{title}: {plot.title}" if plot.title else title}
+                inline.append(about | _inline(figure, f"{name}-{number}{kind[:1]}-"))
+        legend = [{"label": label, **_swatch(handle)} for label, handle in handles.items()]
     layout = "alone" if len(plots) == 1 else "many" if len(plots) > _FEW else "few"
-    return PageFigure(inline, legend, layout, caption, title)
+    return PageFigure(title, caption, layout, inline, legend)
 
 
 _TAG = re.compile(r"<[^>]+>")
@@ -141,7 +119,7 @@ _FAMILY = re.compile(r"font-family: [^;\"]*;? ?")  # and later
 _USED = re.compile(r'(?:href="#|url\(#)([^")]+)')
 
 
-def _inline(figure: Figure, prefix: str, description: str) -> tuple[str, str, str]:
+def _inline(figure: Figure, prefix: str) -> dict[str, str]:
     file = BytesIO()
     figure.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     text = file.getvalue().decode()
@@ -152,7 +130,7 @@ def _inline(figure: Figure, prefix: str, description: str) -> tuple[str, str, st
     used = set(_USED.findall(text))
     text = re.sub(r' id="([^"]+)"', lambda m: m[0] if m[1] in used else "", text)
     text = _TAG.sub(lambda m: _adapted(m[0], prefix), text)  # only tags: text between them stays as it is
-    return box[1], description, _shared_styles(text, prefix)
+    return {"view_box": box[1], "content": _shared_styles(text, prefix)}
 
 
 def _adapted(tag: str, prefix: str) -> str:
@@ -188,22 +166,14 @@ _SHAPES = {
 }
 
 
-def _legend_entry(label: str, handle: Any) -> LegendEntry:
+def _swatch(handle: Any) -> dict[str, Any]:
     """How a line or an area looks."""
     from matplotlib.colors import to_hex
 
     if not hasattr(handle, "get_linestyle") or not hasattr(handle, "get_marker"):
         area = handle[0] if isinstance(handle, tuple) else handle  # bars come as a tuple
-        return LegendEntry(label, _variable(to_hex(area.get_facecolor())), alpha=area.get_alpha() or 1.0)
-    marker = str(handle.get_marker())
-    return LegendEntry(
-        label,
-        _variable(to_hex(handle.get_color())),
-        dash=_DASHES.get(handle.get_linestyle()),
-        shape=_SHAPES.get(marker, ""),
-        filled=marker != "x",
-    )
-
-
-def _variable(colour: str) -> str:
-    return VARIABLES.get(colour, colour)
+        colour = to_hex(area.get_facecolor())
+        return {"colour": VARIABLES.get(colour, colour), "alpha": area.get_alpha() or 1.0}
+    colour, marker = to_hex(handle.get_color()), str(handle.get_marker())
+    line = {"dash": _DASHES.get(handle.get_linestyle()), "shape": _SHAPES.get(marker), "filled": marker != "x"}
+    return {"colour": VARIABLES.get(colour, colour), **line}

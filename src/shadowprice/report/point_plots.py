@@ -139,7 +139,7 @@ def allocations(rows: Rows) -> list[Plot]:
 
     groups = grouped(rows, "regime", "policy", "budget", "reclaim")
     return [
-        Plot(f"{regime} ({budget:,g}): {label(some[0])}", partial(draw, some), height=2.7)
+        Plot(f"{regime} ({budget:,g}): {row_label(some[0])}", partial(draw, some), height=2.7)
         for (regime, _, budget, _), some in groups.items()
     ]
 

@@ -6,7 +6,6 @@ import base64
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,6 @@ from shadowprice.report.rows import printable, shorten
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-MAX_ROWS = 5000  # of a searchable table
 _MAX_CHOICES = 40
 
 
@@ -56,13 +54,8 @@ def _environment() -> Environment:
         keep_trailing_newline=True,
         extensions=["jinja2.ext.do"],
     )
-    environment.filters |= {
-        "number": number,
-        "fixed": fixed,
-        "signed": signed,
-        "one_line": one_line,
-        "tag_class": tag_class,
-    }
+    for function in (choices, filled, fixed, number, one_line, signed, tag_class):
+        environment.filters[function.__name__] = function
     return environment
 
 
@@ -102,37 +95,15 @@ def tag_class(value: Any) -> str:
 # --- tables ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Column:
-    """A column of a table: its field in the rows, its title, and what it contains."""
-
-    field: str
-    title: str
-    kind: str = "number"  # number, text, or tag: one of a few words
-    digits: int = 0
+def filled(columns: Iterable[tuple[str, ...]], rows: Sequence[Row]) -> list[tuple[str, ...]]:
+    """The columns (field, title, kind) that are not empty in all rows."""
+    return [column for column in columns if any(row.get(column[0]) not in (None, "") for row in rows)]
 
 
-@dataclass(frozen=True)
-class Table:
-    columns: Sequence[Column]
-    rows: Sequence[Row]
-    total: int
-
-    @property
-    def choices(self) -> list[tuple[int, str, list[str]]]:
-        """The columns worth filtering by: position, title, values."""
-        found = []
-        for position, column in enumerate(self.columns):
-            values = sorted({str(row[column.field]) for row in self.rows if row.get(column.field) is not None})
-            if column.kind == "tag" and 1 < len(values) <= _MAX_CHOICES:
-                found.append((position, column.title, values))
-        return found
-
-
-def table(columns: Iterable[Column], rows: Sequence[Row]) -> Table:
-    """Without columns that are empty in all rows."""
-    filled = [column for column in columns if any(row.get(column.field) not in (None, "") for row in rows)]
-    return Table(filled, rows[:MAX_ROWS], len(rows))
+def choices(rows: Sequence[Row], field: str) -> list[str]:
+    """The values to filter a column by; none where that would not help."""
+    values = sorted({str(row[field]) for row in rows if row.get(field) is not None})
+    return values if 1 < len(values) <= _MAX_CHOICES else []
 
 
 def definitions(values: Iterable[tuple[str, Any]]) -> list[tuple[str, str]]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shadowprice.report.plot import PageFigure, Plot, page_figure
-from shadowprice.report.render import Column, Table, definitions, render, table
+from shadowprice.report.plot import Plot, page_figure
+from shadowprice.report.render import definitions, render
 from shadowprice.report.run_data import RunData, read_run
 from shadowprice.report.style import BLUE, MUTED
 from shadowprice.report.waterfall import waterfall
@@ -19,35 +18,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _MAX_POINTS = 400
-_REQUESTS = [
-    Column("id", "request", "text"),
-    Column("outcome", "outcome", "tag"),
-    Column("why", "why", "text"),
-    Column("forecast", "forecast, tokens"),
-    Column("chance", "chance, %"),
-    Column("price", "price"),
-    Column("attempts", "attempts"),
-    Column("grant", "grant, tokens"),
-    Column("used", "used, tokens"),
-    Column("answer", "answer", "text"),
-]
-_CLEARINGS = [
-    Column("number", "clearing"),
-    Column("budget", "tokens available"),
-    Column("queries", "waiting"),
-    Column("admitted", "admitted"),
-    Column("granted", "granted"),
-    Column("price", "price per token"),
-    Column("status", "status", "text"),
-]
-_METERED_CLEARINGS = [
-    Column("number", "clearing"),
-    Column("budget", "tokens left"),
-    Column("queries", "waiting"),
-    Column("admitted", "worth the price"),
-    Column("granted", "tokens expected"),
-    Column("price", "price per token"),
-]
 
 
 def run_report(folder: Path) -> str:
@@ -56,25 +26,25 @@ def run_report(folder: Path) -> str:
 
 
 def run_page(run: RunData) -> str:
+    attempts = "chunks" if run.metered else "attempts"
     clearings = [{**each, "number": number} for number, each in enumerate(run.clearings, start=1)]
+    priced = [(each["number"], each["price"]) for each in clearings if each.get("price")]
+    unit = "correct answers per token" if run.metered else "utility per token"
+    balance = Plot("", partial(_draw_balance, run, f"{attempts} ended"))
+    prices = Plot("", partial(_draw_prices, priced, unit))
+    tokens = Plot("", partial(waterfall, run.steps), height=2.8)
     return render(
         "run",
         run=run,
         name=run.folder.resolve().name,
-        attempts=_attempts(run),
+        attempts=attempts,
         facts=_facts(run),
-        burn_down=_burn_down(run),
-        clearings=table(_METERED_CLEARINGS if run.metered else _CLEARINGS, clearings),
-        prices=_prices(run),
-        waterfall=_waterfall(run),
-        requests=_requests(run),
+        clearings=clearings,
+        burn_down=page_figure([balance], "burn", f"Tokens left after every {attempts[:-1]}") if run.balance else None,
+        prices=page_figure([prices], "price-line", "Price per token at every clearing") if len(priced) > 1 else None,
+        waterfall=page_figure([tokens], "waterfall", "Where the tokens went") if run.steps else None,
         settings=definitions(run.settings),
     )
-
-
-def _attempts(run: RunData) -> str:
-    """What a request is served in."""
-    return "chunks" if run.metered else "attempts"
 
 
 def _facts(run: RunData) -> list[tuple[str, str]]:
@@ -90,28 +60,7 @@ def _facts(run: RunData) -> list[tuple[str, str]]:
     return facts
 
 
-def _requests(run: RunData) -> Table:
-    columns = [replace(each, title=_attempts(run)) if each.field == "attempts" else each for each in _REQUESTS]
-    return table(columns, run.requests)
-
-
-# --- figures -----------------------------------------------------------------------------------
-
-
-def _burn_down(run: RunData) -> PageFigure | None:
-    if not run.balance:
-        return None
-    attempts = _attempts(run)
-    caption = (
-        f"The ledger has no clock: {attempts} are in the order they ended. The band is reserved for those in flight."
-    )
-    if len(run.clearing_starts) > 1:
-        caption += " A dotted line is a new clearing."
-    plot = Plot("", partial(_draw_balance, run))
-    return page_figure([plot], "burn", f"Tokens left after every {attempts[:-1]}", caption=caption)
-
-
-def _draw_balance(run: RunData, axes: Axes) -> None:
+def _draw_balance(run: RunData, xlabel: str, axes: Axes) -> None:
     balance = np.array([(0, 0), *run.balance])
     shown = np.unique(np.linspace(0, len(run.balance), min(_MAX_POINTS, len(balance))).astype(int))
     left = run.budget - balance[shown, 0]
@@ -121,25 +70,9 @@ def _draw_balance(run: RunData, axes: Axes) -> None:
     axes.plot(shown, left, color=BLUE, drawstyle="steps-post", label="not spent")
     for start in run.clearing_starts[1:]:
         axes.axvline(start, color=MUTED, lw=0.8, ls=":")
-    axes.set(xlabel=f"{_attempts(run)} ended", ylabel="tokens", xlim=(0, len(run.balance)))
+    axes.set(xlabel=xlabel, ylabel="tokens", xlim=(0, len(run.balance)))
     axes.set_ylim(min(0, left.min()), run.budget * 1.03 or 1)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-
-
-def _prices(run: RunData) -> PageFigure | None:
-    priced = [(number, each["price"]) for number, each in enumerate(run.clearings, start=1) if each.get("price")]
-    if len(priced) < 2:
-        return None
-    unit = "correct answers per token" if run.metered else "utility per token"
-    caption = (
-        "The chance of a correct answer per token at which the budget is expected to be used up. It is computed again "
-        "whenever finished answers correct the forecasts of the others."
-        if run.metered
-        else "What one more token would buy. It falls as the requests that pay most are served and return what they "
-        "did not use."
-    )
-    plot = Plot("", partial(_draw_prices, priced, unit))
-    return page_figure([plot], "price-line", "Price per token at every clearing", caption=caption)
 
 
 def _draw_prices(priced: list[tuple[int, float]], unit: str, axes: Axes) -> None:
@@ -149,15 +82,3 @@ def _draw_prices(priced: list[tuple[int, float]], unit: str, axes: Axes) -> None
     axes.set_ylim(0, max(prices) * 1.1)
     if len(numbers) <= 12:
         axes.set_xticks(numbers)
-
-
-def _waterfall(run: RunData) -> PageFigure | None:
-    if not run.steps:
-        return None
-    caption = (
-        "From the budget to the tokens of finished answers. Tokens count when they are generated."
-        if run.metered
-        else "What was granted in all clearings together, and what it became. Returned tokens are granted again."
-    )
-    plot = Plot("", partial(waterfall, run.steps), height=2.8)
-    return page_figure([plot], "waterfall", "Where the tokens went", caption=caption)

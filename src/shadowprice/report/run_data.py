@@ -40,8 +40,8 @@ class RunData:
     @property
     def unlisted(self) -> int:
         """Declined requests that the folder does not name."""
-        listed = sum(row["outcome"] == "declined" for row in self.requests)
-        return self.outcomes["declined"] - listed
+        listed = [row for row in self.requests if row["outcome"] == "declined"]
+        return self.outcomes["declined"] - len(listed)
 
 
 def read_run(folder: Path) -> RunData:

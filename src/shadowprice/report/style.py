@@ -21,17 +21,10 @@ BLUE, VERMILLION, GREEN, SKY, PURPLE, ORANGE, GREY = (
     "#0072b2", "#d55e00", "#009e73", "#56b4e9", "#cc79a7", "#e69f00", "#80858b",
 )  # fmt: skip
 VARIABLES = {
-    INK: "currentColor",
-    MUTED: "var(--muted)",
-    RULE: "var(--rule)",
-    BLUE: "var(--blue)",
-    VERMILLION: "var(--vermillion)",
-    GREEN: "var(--green)",
-    SKY: "var(--sky)",
-    PURPLE: "var(--purple)",
-    ORANGE: "var(--orange)",
+    INK: "currentColor", MUTED: "var(--muted)", RULE: "var(--rule)", BLUE: "var(--blue)", SKY: "var(--sky)",
+    VERMILLION: "var(--vermillion)", GREEN: "var(--green)", PURPLE: "var(--purple)", ORANGE: "var(--orange)",
     GREY: "var(--grey)",
-}
+}  # fmt: skip
 CYCLE = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, GREY, INK)
 DASHES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v")
