@@ -34,7 +34,7 @@ from shadowprice.engine.executor import Progress, execute
 from shadowprice.engine.scheduler import Round, Scheduler
 from shadowprice.errors import InputError
 from shadowprice.forecast import Predictor, default, predict_all
-from shadowprice.formats.batch import requests_from
+from shadowprice.formats.batch import as_batch, parse_batch, read_batch
 from shadowprice.formats.files import Target, replacing
 from shadowprice.formats.forecasts import forecast_line
 from shadowprice.formats.questions import Gold
@@ -304,6 +304,18 @@ class Run:
             return Ledger.in_memory(most)
         path = self.folder.path / "teacher.sqlite"
         return Ledger.reopen(path) if path.exists() else Ledger.create(path, most)
+
+
+def requests_from(
+    source: Sequence[str | Mapping[str, Any] | Request] | str | os.PathLike[str], label: str | None = None
+) -> list[Request]:
+    """Requests from a batch file, or from texts, OpenAI bodies and batch lines; errors name the file by `label`."""
+    if isinstance(source, str | os.PathLike):
+        return [line.request for line in read_batch(source, label)]
+    if all(isinstance(each, Request) for each in source):
+        return [each for each in source if isinstance(each, Request)]
+    plain = [each for each in source if not isinstance(each, Request)]
+    return [line.request for line in parse_batch(as_batch(plain), label or "requests")]
 
 
 def refuse_several_answers(requests: Sequence[Request]) -> None:

@@ -111,7 +111,7 @@ class Fixed:
         return work
 
     def done(self, report: Report) -> Result | None:
-        batch, index = self._batch, report.work.index
+        batch, index = self._batch, report.work.place
         batch.charge(report)
         if report.work.suffix:
             return self._probed(index, report)

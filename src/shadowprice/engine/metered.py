@@ -128,7 +128,7 @@ class Metered:
         return None
 
     def done(self, report: Report) -> Result | None:
-        index, batch = report.work.index, self._batch
+        index, batch = report.work.place, self._batch
         del self._running[index]
         if self._trial == index:
             self._trial = None

@@ -101,7 +101,7 @@ class Reserved:
 
     def done(self, report: Report) -> Result | None:
         self._running -= 1
-        index = report.work.index
+        index = report.work.place
         rest, self._trial = (self._trial, None) if self._trial and self._trial.request == index else (None, self._trial)
         batch = self._batch
         batch.charge(report)
@@ -181,16 +181,16 @@ class Reserved:
     def _sampled(self, report: Report) -> Result | None:
         """The next sample from what is left of the grant, or the best of them."""
         batch, work, found = self._batch, report.work, report.completion
-        best = self._best.get(work.index)
+        best = self._best.get(work.place)
         if found is None and best is None:
-            return batch.failed(work.index) if batch.gives_up(work.index) else None
+            return batch.failed(work.place) if batch.gives_up(work.place) else None
         if found is not None:
             better = best is None or (best[0].finish == "length" and found.finish == "stop")
             if better or report.correct:
-                best = self._best[work.index] = (found, report.correct)
-            left = self._left[work.index] - found.tokens
+                best = self._best[work.place] = (found, report.correct)
+            left = self._left[work.place] - found.tokens
             if left > 0 and not report.correct and work.sample + 1 < self.samples:
-                self._queue.appendleft(_Turn(work.index, left, work.sample + 1))
+                self._queue.appendleft(_Turn(work.place, left, work.sample + 1))
                 return None
         assert best is not None
-        return batch.answered(work.index, *self._best.pop(work.index))
+        return batch.answered(work.place, *self._best.pop(work.place))

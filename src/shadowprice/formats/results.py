@@ -15,6 +15,8 @@ from shadowprice.types import Completion, Failure, Result, Usage
 
 # What the error file says of a request that the market would not pay for.
 DECLINED = "budget_abandoned"
+# What the names of estimates in a ledger begin with: questions to a teacher, not requests.
+ESTIMATE = "shadowprice.estimate:"
 
 
 def result_line(result: Result) -> bytes:

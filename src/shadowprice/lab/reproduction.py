@@ -55,9 +55,9 @@ def reproduce(
     policies = known("policy", config.policies, list(WAYS))
     seeds = config.seeds or (QUICK_SEEDS if config.quick else SEEDS)
     models = _models(traces, config)
-    budgets_of(models[0], config.budgets)  # a budget that is none is told before the work begins
+    budgets_of(models[0].median, config.budgets)  # a budget that is none is told before the work begins
     pools = _pools(models, train, forecaster, config.calibrate)
-    budgets = budgets_of(pools[0], config.budgets)
+    budgets = budgets_of(pools[0].median, config.budgets)
     lab = Lab(pools, models, streams, budgets, policies, seeds, quick=config.quick)
     rows, left_out = run_experiments(lab, lambda done, of, name: tell(1 + done, steps, name))
     queries, cell = query_table(lab)

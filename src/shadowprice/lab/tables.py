@@ -135,7 +135,7 @@ def best_of_k(pool: Recorded, questions: Sequence[Question], seed: int) -> Queri
     attempts = Attempts(length, ended, ended & np.array([[bool(t.correct) for t in each] for each in chosen]), cap)
     together = [
         [replace(each[0], tokens=int(tokens), truncated=False, correct=bool(correct))]
-        for each, tokens, correct in zip(chosen, attempts.tokens, attempts.correct.any(axis=1), strict=True)
+        for each, tokens, correct in zip(chosen, attempts.tokens, np.any(attempts.correct, axis=1).tolist(), strict=True)
     ]
     whole = make_pool(Recorded(pool.model, ATTEMPTS * cap, together))
     return replace(Queries.of(whole, np.arange(len(chosen))), attempts=attempts)
