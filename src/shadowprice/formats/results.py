@@ -15,7 +15,7 @@ from shadowprice.types import Completion, Failure, Result, Usage
 
 # What the error file says of a request that the market would not pay for.
 DECLINED = "budget_abandoned"
-# What the names of estimates in a ledger begin with: questions to a teacher, not requests.
+# In a ledger, names that begin so are estimates of a request's length and not requests of the run.
 ESTIMATE = "shadowprice.estimate:"
 
 
