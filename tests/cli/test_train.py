@@ -19,7 +19,7 @@ from shadowprice.forecast import DEFAULT, ForecastTable, default, load
 from shadowprice.forecast.evaluation import evaluate
 from shadowprice.forecast.splits import held_out
 from shadowprice.forecast.text import Text
-from shadowprice.formats.batch import read_requests
+from shadowprice.formats.batch import read_batch
 from shadowprice.formats.files import sha256_of
 from shadowprice.formats.traces import write_traces
 from shadowprice.types import Forecast, Request, Trace
@@ -232,7 +232,7 @@ class TestForecast:
     def test_every_request_in_order(self, trained, asked, tmp_path):
         out = tmp_path / "lengths.jsonl"
         assert main(["forecast", str(asked), "--forecaster", str(trained / "forecaster"), "--out", str(out)]) == 0
-        queries = [request.query for request in read_requests(asked)]
+        queries = [line.request for line in read_batch(asked)]
         assert [line["custom_id"] for line in read_jsonl(out)] == [query.id for query in queries]
         assert same(ForecastTable(out).predict(queries), load(trained / "forecaster").predict(queries))
 
@@ -258,7 +258,7 @@ class TestForecast:
 
     def test_without_a_forecaster_it_is_the_shipped_one(self, asked, tmp_path):
         assert main(["forecast", str(asked), "--out", str(tmp_path / "lengths.jsonl")]) == 0
-        queries = [request.query for request in read_requests(asked)]
+        queries = [line.request for line in read_batch(asked)]
         assert same(ForecastTable(tmp_path / "lengths.jsonl").predict(queries), default().predict(queries))
 
     def test_a_reader_that_leaves_early_is_no_error(self, batch):

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from shadowprice import __version__
+from shadowprice.cli import plan
 from shadowprice.cli.common import BAD_INPUT, DONE, INTERRUPTED, Interrupted
 from shadowprice.cli.lab_options import add_demo, add_report, add_reproduce
 from shadowprice.cli.options import EXIT
-from shadowprice.cli.planning_options import add_plan
 from shadowprice.cli.running_options import add_collect, add_run
 from shadowprice.cli.training_options import add_forecast, add_train
 from shadowprice.errors import ShadowpriceError
@@ -80,6 +80,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"shadowprice {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for add in (add_plan, add_run, add_collect, add_train, add_forecast, add_reproduce, add_report, add_demo):
+    for add in (plan.add, add_run, add_collect, add_train, add_forecast, add_reproduce, add_report, add_demo):
         add(commands)
     return parser

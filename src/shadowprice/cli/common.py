@@ -33,7 +33,7 @@ def outputs(options: argparse.Namespace, kind: str) -> tuple[str, str]:
     if options.max_tokens is not None and not 1 <= options.max_tokens <= LARGEST:
         raise InputError(f"--max-tokens {options.max_tokens} is no limit", fix=f"give 1 to {LARGEST}")
     name = "requests" if options.file == "-" else os.path.splitext(options.file)[0]
-    out, errors = options.out or f"{name}.{kind}.jsonl", options.errors or f"{name}.abandoned.jsonl"
+    out, errors = options.out or f"{name}.{kind}.jsonl", options.errors or f"{name}.declined.jsonl"
     refuse_same_file(input=options.file, out=out, errors=errors, forecast=options.forecast)
     return out, errors
 

@@ -42,7 +42,7 @@ def add_market(command: argparse.ArgumentParser) -> None:
     add_forecaster(where)
     command.add_argument("--max-tokens", type=int, metavar="N", help="no answer gets more than this")
     command.add_argument(
-        "--errors", metavar="FILE", help="abandoned requests (default: IN.abandoned.jsonl; - is standard output)"
+        "--errors", metavar="FILE", help="declined requests (default: IN.declined.jsonl; - is standard output)"
     )
     command.add_argument(
         "--option", action="append", default=[], metavar="NAME=VALUE", help="an option of the policy, e.g. beta=0.002"

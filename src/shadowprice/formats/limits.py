@@ -1,0 +1,24 @@
+"""Where a request states its question and its token limit: the one table of these names."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = ["ENDPOINTS", "LIMIT_FIELDS", "Endpoint"]
+
+
+class Endpoint(NamedTuple):
+    """The fields of a request body: the one that limits the answer, and the one that holds the question."""
+
+    limit_field: str
+    question_field: str
+
+
+# By the end of the URL, the more specific end first.
+ENDPOINTS = {
+    "/chat/completions": Endpoint("max_completion_tokens", "messages"),
+    "/completions": Endpoint("max_tokens", "prompt"),
+    "/responses": Endpoint("max_output_tokens", "input"),
+}
+# Every name that some server accepts for the limit. In llama.cpp its own `n_predict` overrides the others.
+LIMIT_FIELDS = ("max_completion_tokens", "max_tokens", "max_output_tokens", "n_predict")
