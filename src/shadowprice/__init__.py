@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from shadowprice.cost import parse_budget
     from shadowprice.errors import InputError, MarketError, PolicyError, ShadowpriceError
     from shadowprice.market import POLICIES, Clearing, allocate, clear
+    from shadowprice.planning import Plan, plan
     from shadowprice.types import Allocation, Forecast, Request
 
 __version__ = "0.1.0"
@@ -25,12 +26,14 @@ __all__ = [
     "Forecast",
     "InputError",
     "MarketError",
+    "Plan",
     "PolicyError",
     "Request",
     "ShadowpriceError",
     "allocate",
     "clear",
     "parse_budget",
+    "plan",
 ]
 
 # Names are looked up when first used, so that `shadowprice --help` need not wait for NumPy.
@@ -38,6 +41,7 @@ _HOME = {
     "shadowprice.cost": ["parse_budget"],
     "shadowprice.errors": ["InputError", "MarketError", "PolicyError", "ShadowpriceError"],
     "shadowprice.market": ["POLICIES", "Clearing", "allocate", "clear"],
+    "shadowprice.planning": ["Plan", "plan"],
     "shadowprice.types": ["Allocation", "Forecast", "Request"],
 }
 

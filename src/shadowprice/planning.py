@@ -1,163 +1,260 @@
-"""From a batch file and a budget to a batch file that keeps to it.
+"""From requests and a budget to a token limit for every request.
 
-The file is read twice, a line at a time: once to forecast every request, once to write the plan.
-What is kept in between is a few numbers and the id of each request, so that the file may be
-larger than memory.
+    plan = shadowprice.plan("requests.jsonl", budget="200k")
+    plan.write("planned.jsonl", errors="declined.jsonl")
+
+A file is read twice, one line at a time: `plan` forecasts every request and divides the budget, `Plan.write` puts the
+limits into the lines. In between only a few numbers per request are in memory, so that the file may be larger than
+it.
 """
 
 from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from itertools import islice
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shadowprice.arrays import Array
 from shadowprice.cost import LARGEST, parse_budget
-from shadowprice.errors import InputError
-from shadowprice.forecast import CHUNK, Predictor
-from shadowprice.formats.batch import BatchLine, abandoned_line, read_requests, with_limit
+from shadowprice.errors import InputError, MissingExtra
+from shadowprice.forecast import CHUNK, Predictor, default
+from shadowprice.formats.batch import BatchLine, as_batch, parse_batch, read_batch, with_limit
+from shadowprice.formats.declined import declined
 from shadowprice.formats.files import Target, replacing
+from shadowprice.formats.jsonl import located, read_lines, too_deep
+from shadowprice.formats.results import result_line
 from shadowprice.market import allocate, check_policy
 from shadowprice.types import Allocation, Forecast
 
-Progress = Callable[[Iterator[BatchLine], str], Iterator[BatchLine]]
+if TYPE_CHECKING:
+    import pandas
+
+# A batch file; or questions, OpenAI request bodies or batch lines, in a list.
+Requests: TypeAlias = "str | os.PathLike[str] | Iterable[str | Mapping[str, Any]]"
+Progress: TypeAlias = "Callable[[Iterator[BatchLine], str], Iterator[BatchLine]]"
 
 
-@dataclass(frozen=True)
+def plan(
+    requests: Requests,
+    budget: int | float | str,
+    *,
+    policy: str = "clear",
+    forecaster: Predictor | None = None,
+    max_tokens: int | None = None,
+    limit_field: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    label: str | None = None,
+    progress: Progress = lambda lines, stage: lines,
+) -> Plan:
+    """Divide `budget` among `requests`.
+
+    requests     the path of an OpenAI Batch file, or a list of questions, request bodies or batch lines
+    budget       tokens for all answers together: 200000, "200k", "1.5M", "256/query"
+    forecaster   by default the one that the package ships
+    max_tokens   no answer gets more than this
+    limit_field  the field that limits chats, "max_completion_tokens" or "max_tokens"; if given, other limits in the
+                 body are lowered as well
+    options      those of the policy
+    label        what errors call the requests
+    """
+    chosen = dict(options or {})
+    # What is wrong with the arguments is said before a long file is read.
+    check_policy(policy, chosen)
+    parse_budget(budget, 1)
+    if limit_field not in (None, "max_completion_tokens", "max_tokens"):
+        raise InputError(f"limit field {limit_field!r}", fix="choose max_completion_tokens or max_tokens")
+    if max_tokens is not None and not 1 <= max_tokens <= LARGEST:
+        raise InputError(f"max_tokens is {max_tokens}", fix=f"give 1 to {LARGEST}")
+
+    source = _Source(requests, label)
+    demand = _Demand.of(progress(source.read(), "forecasting"), forecaster or default(), max_tokens)
+    source.check_unchanged()
+    count = len(demand.forecast)
+    if count == 0:
+        raise InputError("has no requests", path=source.name, fix="write one JSON object per line")
+    supply = parse_budget(budget, count)
+    allocation = demand.allocate(supply, policy, chosen)
+    more = demand.allocate(min(supply + supply // 10, LARGEST), policy, chosen)
+
+    limits = allocation.tokens // demand.answers
+    admitted = int(np.count_nonzero(limits))
+    older = 0 if limit_field == "max_tokens" else int(np.count_nonzero(demand.older_limit[limits > 0]))
+    return Plan(
+        requests=count,
+        budget=supply,
+        granted=int((limits * demand.answers).sum()),
+        admitted=admitted,
+        declined=count - admitted,
+        policy=policy,
+        price=allocation.price,
+        utility=allocation.utility,
+        bound=allocation.bound,
+        status=allocation.status,
+        more_budget=supply // 10,
+        more_admitted=int(np.count_nonzero(more.tokens // demand.answers)) - admitted,
+        more_utility=None if allocation.price is None else allocation.price * (supply // 10),
+        older_limits=older,
+        forecast=demand.forecast,
+        limits=limits,
+        grants=limits * demand.answers,
+        _source=source,
+        _limit_field=limit_field,
+        _progress=progress,
+    )
+
+
+@dataclass(frozen=True, eq=False)
 class Plan:
-    """What was decided, for the verdict."""
+    """What each request may use, and what that is expected to buy.
 
-    queries: int
+    requests       how many there are
+    granted        tokens that the limits add up to, never more than `budget`
+    admitted       how many requests have a grant
+    declined       how many have none
+    price          utility per token at which demand meets the budget; with `utility`, `bound` and `status` None for
+                   policies that set no price (see `Allocation`)
+    more_budget    10% of the budget: with so many tokens more,
+    more_admitted  so many more requests would be admitted,
+    more_utility   which is worth this much at the price
+    older_limits   admitted chats that carry `max_tokens` beside `max_completion_tokens`, which OpenAI rejects
+    forecast       of all answers of each request together
+    limits         tokens per answer, for each request; 0: declined
+    grants         tokens for all answers of each request together
+    """
+
+    requests: int
     budget: int
-    granted: int  # tokens the written limits add up to
+    granted: int
     admitted: int
-    abandoned: int
+    declined: int
     policy: str
     price: float | None
     utility: float | None
     bound: float | None
     status: str | None
-    more_budget: int  # 10% more: how many tokens that is,
-    more_admitted: int  # how many more queries it would admit,
-    more_utility: float | None  # and what those tokens are worth at this price
-    older_limits: int  # planned chats that carry `max_tokens` as well
+    more_budget: int
+    more_admitted: int
+    more_utility: float | None
+    older_limits: int
+    forecast: Forecast = field(repr=False)
+    limits: NDArray[np.int64] = field(repr=False)
+    grants: NDArray[np.int64] = field(repr=False)
+    _source: _Source = field(repr=False)
+    _limit_field: str | None = field(repr=False)
+    _progress: Progress = field(repr=False)
 
+    def write(self, out: Target, errors: Target) -> None:
+        """Write the admitted requests with their limits to `out` and the declined ones to `errors`, in order.
 
-def plan(
-    source: str | os.PathLike[str],
-    budget: int | str,
-    forecaster: Predictor,
-    *,
-    out: Target,
-    errors: Target,
-    policy: str = "clear",
-    max_tokens: int | None = None,
-    options: Mapping[str, Any] | None = None,
-    limit_field: str | None = None,
-    label: str | None = None,
-    progress: Progress = lambda requests, label: requests,
-) -> Plan:
-    """Write the admitted requests of `source` with their limits to `out`, the abandoned to `errors`.
+        Both files appear complete or not at all.
+        """
+        with replacing([errors, out]) as (error_file, out_file):
+            self.write_to(out_file, error_file)
 
-    Both files appear complete or not at all. `limit_field` names the field that limits chats
-    instead of `max_completion_tokens`, and lowers the others beside it; `label` is what errors call
-    the source.
-    """
-    chosen = dict(options or {})
-    check_policy(policy, chosen)  # before a long file is read for nothing
-    parse_budget(budget, 1)
-    with replacing([errors, out]) as (error_file, out_file):
-        before = os.stat(source)
-        demand = _read(progress(read_requests(source, label=label), "forecasting"), forecaster, max_tokens)
-        if len(demand.forecast) == 0:
-            raise InputError("has no requests", path=label or source, fix="write one JSON object a line")
-        supply = parse_budget(budget, len(demand.forecast))
-        decided = demand.allocate(supply, policy, chosen)
-        more = demand.allocate(min(supply + supply // 10, LARGEST), policy, chosen)
-
-        limits = decided.tokens // demand.answers
-        requests = progress(read_requests(source, label=label), "writing")
+    def write_to(self, out: IO[bytes], errors: IO[bytes]) -> None:
+        """The same, into files that are open."""
+        lines = self._progress(self._source.read(), "writing")
         try:
-            older = _write(requests, demand.forecast, limits.tolist(), decided.price, limit_field, out_file, error_file)
+            for position, (line, limit) in enumerate(zip(lines, self.limits.tolist(), strict=True)):
+                if limit:
+                    out.write(self._limited(line, limit) + b"\n")
+                else:
+                    result = declined(line.request.id, self.forecast, position, self.price)
+                    errors.write(result_line(result) + b"\n")
         finally:
-            after = os.stat(source)
-            if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
-                raise InputError("changed while it was being planned", path=label or source, fix="plan it again")
-    admitted = int(np.count_nonzero(limits))
-    return Plan(
-        queries=len(demand.forecast),
-        budget=supply,
-        granted=int((limits * demand.answers).sum()),
-        admitted=admitted,
-        abandoned=len(demand.forecast) - admitted,
-        policy=policy,
-        price=decided.price,
-        utility=decided.utility,
-        bound=decided.bound,
-        status=decided.status,
-        more_budget=supply // 10,
-        more_admitted=int(np.count_nonzero(more.tokens // demand.answers)) - admitted,
-        more_utility=None if decided.price is None else decided.price * (supply // 10),
-        older_limits=older,
-    )
+            self._source.check_unchanged()
+
+    def _limited(self, line: BatchLine, limit: int) -> bytes:
+        chat = line.limit_field == "max_completion_tokens"
+        limit_field = self._limit_field if chat and self._limit_field else line.limit_field
+        try:
+            return with_limit(line.raw, limit_field, limit, lower_others=self._limit_field is not None)
+        except RecursionError:
+            raise located(too_deep(), self._source.name, line.number) from None
+
+    def summary(self) -> dict[str, Any]:
+        """The numbers about the plan as a whole."""
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.repr}
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A row per request: id, its forecast, grant, admitted."""
+        try:
+            import pandas
+        except ImportError:
+            raise MissingExtra("pandas", "a data frame") from None
+        columns: dict[str, Any] = {"id": [line.request.id for line in self._source.read()]}
+        self._source.check_unchanged()
+        for each in fields(self.forecast):
+            if (values := getattr(self.forecast, each.name)) is not None:
+                columns[each.name] = np.broadcast_to(values, self.requests)
+        return pandas.DataFrame({**columns, "grant": self.grants, "admitted": self.grants > 0})
+
+
+class _Source:
+    """Requests that are read more than once: in a file that must not change, or in memory."""
+
+    def __init__(self, requests: Requests, label: str | None) -> None:
+        self._path: str | os.PathLike[str] | None = None
+        self._lines: list[tuple[int, bytes]] = []
+        if not isinstance(requests, str | os.PathLike):
+            self.name = label or "requests"
+            self._lines = list(as_batch(requests, self.name))
+        else:
+            self.name = label or os.fspath(requests)
+            if os.path.isfile(requests):
+                self._path = requests
+                self._version = self._current_version()
+            else:  # a pipe can be read only once
+                self._lines = list(read_lines(requests, label))
+
+    def read(self) -> Iterator[BatchLine]:
+        return parse_batch(self._lines, self.name) if self._path is None else read_batch(self._path, self.name)
+
+    def check_unchanged(self) -> None:
+        if self._path is not None and self._current_version() != self._version:
+            raise InputError("changed while it was being planned", path=self.name, fix="plan it again")
+
+    def _current_version(self) -> tuple[int, int]:
+        found = os.stat(self._path or "")
+        return found.st_size, found.st_mtime_ns
 
 
 @dataclass(frozen=True)
 class _Demand:
-    """The numbers kept of every request; the forecast is for all its answers together."""
+    """The numbers kept of every request; forecast and cap are for all its answers together."""
 
     forecast: Forecast
-    cap: np.ndarray[Any, np.dtype[np.float64]]
-    answers: np.ndarray[Any, np.dtype[np.int64]]
+    cap: Array
+    answers: NDArray[np.int64]
+    older_limit: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, lines: Iterator[BatchLine], forecaster: Predictor, max_tokens: int | None) -> _Demand:
+        parts: list[Forecast] = []
+        caps, answers, older_limit = array("d"), array("d"), bytearray()
+        most = np.inf if max_tokens is None else float(max_tokens)
+        while chunk := list(islice(lines, CHUNK)):
+            parts.append(forecaster.predict([line.request for line in chunk]))
+            caps.extend(min(most, line.request.max_tokens or np.inf) for line in chunk)
+            answers.extend(line.request.answers for line in chunk)
+            older_limit.extend(line.older_limit for line in chunk)
+        count = np.frombuffer(answers)
+        forecast = Forecast.joined(parts)
+
+        def of_all_answers(tokens: Array) -> Array:
+            return np.where(count > 1, np.ceil(tokens) * count, tokens)  # limits are whole tokens per answer
+
+        together = replace(
+            forecast, tokens=of_all_answers(forecast.tokens), solved_tokens=of_all_answers(forecast.solved_tokens)
+        )
+        older = np.frombuffer(older_limit, dtype=np.bool_)
+        return cls(together, np.frombuffer(caps) * count, count.astype(np.int64), older)
 
     def allocate(self, budget: int, policy: str, options: Mapping[str, Any]) -> Allocation:
         return allocate(self.forecast, budget, policy, max_tokens=self.cap, **options)
-
-
-def _read(requests: Iterator[BatchLine], forecaster: Predictor, max_tokens: int | None) -> _Demand:
-    parts: list[Forecast] = []
-    cap, answers = array("d"), array("d")
-    limit = np.inf if max_tokens is None else float(max_tokens)
-    while chunk := list(islice(requests, CHUNK)):
-        queries = [request.query for request in chunk]
-        parts.append(forecaster.predict(queries))
-        cap.extend(min(limit, query.max_tokens or np.inf) for query in queries)
-        answers.extend(query.answers for query in queries)
-    count = np.frombuffer(answers)
-    forecast = Forecast.joined(parts)
-
-    def of_all_answers(tokens: Array) -> Array:
-        return np.where(count > 1, np.ceil(tokens) * count, tokens)  # limits are whole tokens per answer
-
-    together = replace(
-        forecast, tokens=of_all_answers(forecast.tokens), solved_tokens=of_all_answers(forecast.solved_tokens)
-    )
-    return _Demand(together, np.frombuffer(cap) * count, count.astype(np.int64))
-
-
-def _write(
-    requests: Iterator[BatchLine],
-    forecast: Forecast,
-    limits: list[int],
-    price: float | None,
-    limit_field: str | None,
-    out_file: IO[bytes],
-    error_file: IO[bytes],
-) -> int:
-    """Every request to one file or the other; returns how many planned ones carry the older limit too."""
-    older = 0
-    for i, (request, limit) in enumerate(zip(requests, limits, strict=True)):
-        if limit:
-            chat = request.limit_field == "max_completion_tokens"
-            field = limit_field if chat and limit_field else request.limit_field
-            planned = with_limit(request.raw, field, limit, lower_others=limit_field is not None)
-            out_file.write(planned + b"\n")
-            older += request.older_limit and field != "max_tokens"
-        else:
-            error_file.write(abandoned_line(request.query.id, forecast, i, price) + b"\n")
-    return older

@@ -1,5 +1,6 @@
-"""Forecasts in files and in parts: nothing is lost on the way."""
+"""Forecasts in files and in parts are the same forecasts."""
 
+import gzip
 from dataclasses import fields
 from itertools import pairwise
 
@@ -40,7 +41,7 @@ def same(one, other):
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(queries=st.lists(QUERIES, min_size=1, max_size=5))
-def test_what_is_written_is_what_is_read(queries, tmp_path):
+def test_written_forecasts_are_read_back(queries, tmp_path):
     forecast, path = forecast_of(queries), tmp_path / "forecasts.jsonl"
     path.write_bytes(b"\n".join(forecast_line(f"q{i}", forecast, i) for i in range(len(queries))))
     assert same(ForecastTable(path).predict([Request(f"q{i}", "") for i in range(len(queries))]), forecast)
@@ -52,7 +53,7 @@ def test_one_value_for_all_is_written_to_every_line(tmp_path):
     assert same(ForecastTable(path).predict([Request("b", ""), Request("a", "")]), forecast.take([1, 0]))
 
 
-def test_what_is_left_out_is_as_in_a_forecast(tmp_path):
+def test_missing_fields_have_the_defaults_of_a_forecast(tmp_path):
     path = tmp_path / "forecasts.jsonl"
     path.write_text('{"custom_id": "a", "tokens": 30, "tail": null}\n{"custom_id": "b", "tokens": 40, "tail": 2.5}\n')
     table = ForecastTable(path)
@@ -61,11 +62,17 @@ def test_what_is_left_out_is_as_in_a_forecast(tmp_path):
     assert same(table.predict([Request("a", ""), Request("b", "")]), Forecast([30, 40], tail=[np.inf, 2.5]))
 
 
-def test_a_wrong_number_is_refused_with_its_line(tmp_path):
+def test_an_invalid_number_is_an_error_with_its_line(tmp_path):
     path = tmp_path / "forecasts.jsonl"
     path.write_text('{"custom_id": "a", "tokens": 30}\n{"custom_id": "b", "tokens": 40, "solved_tokens": -1}\n')
     with pytest.raises(InputError, match=r"forecasts\.jsonl:2: forecast solved_tokens must be"):
         ForecastTable(path)
+
+
+def test_gzip_and_a_byte_order_mark(tmp_path):
+    path = tmp_path / "forecasts.jsonl"
+    path.write_bytes(gzip.compress(b'\xef\xbb\xbf{"custom_id": "a", "tokens": 30}\r\n'))
+    assert same(ForecastTable(path).predict([Request("a", "")]), Forecast([30]))
 
 
 @given(queries=st.lists(QUERIES, min_size=1, max_size=8), cuts=st.lists(st.integers(0, 8), max_size=3))
@@ -76,7 +83,7 @@ def test_a_forecast_in_parts_is_the_same_forecast(queries, cuts):
     assert same(Forecast.joined(parts), forecast)
 
 
-def test_parts_may_differ_in_what_they_have():
+def test_parts_may_differ_in_the_fields_they_have():
     joined = Forecast.joined([Forecast([10, 20], 0.4, tail=2.0), Forecast([30], [0.5], 0.3)])
     assert same(joined, Forecast([10, 20, 30], [0.4, 0.4, 0.5], [1, 1, 0.3], tail=[2, 2, np.inf]))
     assert Forecast.joined([Forecast([10]), Forecast([20])]).tail is None

@@ -1,35 +1,32 @@
-"""Traces survive being written and read; what is none is named."""
+"""Traces are read back as they were written; an invalid line is named."""
 
 import gzip
 
 import pytest
 
 from shadowprice.errors import InputError
-from shadowprice.formats.traces import read_traces, write_traces
+from shadowprice.formats.traces import numbered_traces, read_traces, write_traces
 from shadowprice.types import Trace
 
 TRACES = [
     Trace("a", "Why?", 12, True, dataset="d", gold="x", model="m", response="Because ü.", extra={"variant": 3}),
     Trace("b", "How?", 512, None, truncated=True, sample=2, temperature=0.7, max_tokens=512),
 ]
+GOOD = '{"id": "a", "prompt": "p", "tokens": 1}'
 
 
 @pytest.mark.parametrize("name", ["t.jsonl", "t.jsonl.gz"])
-def test_what_is_written_is_read(tmp_path, name):
+def test_written_traces_are_read_back(tmp_path, name):
     assert write_traces(tmp_path / name, TRACES) == 2
     assert list(read_traces(tmp_path / name)) == TRACES
 
 
-def test_the_same_traces_give_the_same_bytes(tmp_path):
-    for name in ("one.gz", "two.gz"):
-        write_traces(tmp_path / name, TRACES)
-    assert (tmp_path / "one.gz").read_bytes() == (tmp_path / "two.gz").read_bytes()
-
-
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ("{", "not JSON"),
+        ('{"id": "a", "prompt": "p", "tokens": 1, "sample": false}', "sample is False"),
+        ('{"id": "a", "prompt": "p", "tokens": 1, "temperature": "hot"}', "temperature is 'hot'"),
         ("[]", "not a JSON object"),
         ('{"id": "a", "prompt": "p"}', "no tokens"),
         ('{"id": "a", "prompt": "p", "tokens": "12"}', "tokens is '12'"),
@@ -38,19 +35,24 @@ def test_the_same_traces_give_the_same_bytes(tmp_path):
         ('{"id": 5, "prompt": "p", "tokens": 1}', "id is 5"),
     ],
 )
-def test_a_line_that_is_no_trace_is_named(tmp_path, line, said):
+def test_an_invalid_line_is_named(tmp_path, line, message):
     path = tmp_path / "bad.jsonl.gz"
-    path.write_bytes(gzip.compress(b'{"id": "a", "prompt": "p", "tokens": 1}\n' + line.encode() + b"\n"))
-    with pytest.raises(InputError, match=f"bad.jsonl.gz:2: {said}".replace("[", r"\[")):
+    path.write_bytes(gzip.compress(f"{GOOD}\n{line}\n".encode()))
+    with pytest.raises(InputError, match=f"bad.jsonl.gz:2: {message}".replace("[", r"\[")):
         list(read_traces(path))
 
 
-def test_lines_that_are_none_can_be_skipped_and_are_told(tmp_path):
+def test_invalid_lines_can_be_skipped_and_are_reported(tmp_path):
     path = tmp_path / "bad.jsonl"
-    path.write_text('{"id": "a", "prompt": "p", "tokens": 1}\n{\n\n[]\n{"id": "b", "prompt": "p", "tokens": 2}\n')
-    told = []
-    assert [trace.id for trace in read_traces(path, skip=told.append)] == ["a", "b"]
-    assert [(error.line, error.problem.split(":")[0]) for error in told] == [(2, "not JSON"), (4, "not a JSON object")]
+    lines = [GOOD, "{", "", "[]", '{"id": 5, "prompt": "p", "tokens": 1}', GOOD.replace("a", "b")]
+    path.write_text("\n".join(lines))
+    errors = []
+    assert [trace.id for trace in read_traces(path, skip=errors.append)] == ["a", "b"]
+    assert [(error.line, error.problem.split(":")[0]) for error in errors] == [
+        (2, "not JSON"),
+        (4, "not a JSON object"),
+        (5, "id is 5"),
+    ]
 
 
 def test_an_optional_field_that_is_null_is_missing(tmp_path):
@@ -60,3 +62,18 @@ def test_an_optional_field_that_is_null_is_missing(tmp_path):
     path.write_text('{"id": "a", "prompt": null, "tokens": 1}\n')
     with pytest.raises(InputError, match="prompt is None"):
         list(read_traces(path))
+
+
+def test_unknown_fields_are_kept(tmp_path):
+    path = tmp_path / "t.jsonl"
+    path.write_text('{"id": "a", "prompt": "p", "tokens": 1, "template": "qwen", "landed": null}\n')
+    (trace,) = read_traces(path)
+    assert trace.extra == {"template": "qwen", "landed": None}
+    write_traces(path, [trace])
+    assert list(read_traces(path)) == [trace]
+
+
+def test_line_numbers_count_blank_lines(tmp_path):
+    path = tmp_path / "t.jsonl"
+    path.write_text('\n{"id": "a", "prompt": "p", "tokens": 1}\n\n{"id": "b", "prompt": "p", "tokens": 2}\n')
+    assert [(number, trace.id) for number, trace in numbered_traces(path)] == [(2, "a"), (4, "b")]

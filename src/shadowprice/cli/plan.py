@@ -1,4 +1,4 @@
-"""`shadowprice plan`."""
+"""`shadowprice plan`: write a batch file whose token limits keep to a budget."""
 
 from __future__ import annotations
 
@@ -7,53 +7,80 @@ import json
 import os
 import sys
 from contextlib import ExitStack
-from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 from shadowprice.cli.common import DONE, EXHAUSTED, bar, forecaster, kept, option, outputs, some, standard_output
-from shadowprice.planning import Plan, plan
+from shadowprice.cli.options import EXIT, POLICIES, Commands, add_command, add_limit_field, add_market
+
+if TYPE_CHECKING:
+    from shadowprice.planning import Plan
+
+_DESCRIPTION = """\
+Reads an OpenAI Batch file, forecasts the length of every answer, finds the price per token at
+which demand meets the budget, and writes the batch file again with a token limit in every line.
+Requests that cannot pay the price are declined and go to the error file. The limits never add up
+to more than the budget; a limit the caller set is never raised; nothing else in a line changes.
+
+  shadowprice plan requests.jsonl --budget 200k
+  shadowprice plan requests.jsonl --budget 256/query --forecast lengths.jsonl --policy expected
+"""
 
 
-def command(options: argparse.Namespace) -> int:
+def add(commands: Commands) -> None:
+    about = "write a batch file whose token limits keep to a budget"
+    command = add_command(commands, "plan", about, _DESCRIPTION, f"{POLICIES}\n{EXIT}")
+    add_market(command)
+    command.add_argument(
+        "--out", metavar="FILE", help="planned requests (default: IN.planned.jsonl; - is standard output)"
+    )
+    add_limit_field(command)
+    command.set_defaults(command=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    from shadowprice.formats.files import replacing
+    from shadowprice.planning import plan
+
     out, errors = outputs(options, "planned")
-    talk = sys.stderr if "-" in (out, errors) else sys.stdout
     with ExitStack() as stack:
         source = options.file
-        if not os.path.isfile(source):  # a pipe: it is read twice, so it is kept
-            source = stack.enter_context(kept(options.file))
+        if not os.path.isfile(source):  # a pipe: it is read twice, so it is copied
+            source = stack.enter_context(kept(source))
+        targets = [standard_output() if name == "-" else name for name in (errors, out)]
+        # Opened first: that a file cannot be written is no news for after an hour of forecasting.
+        error_file, out_file = stack.enter_context(replacing(targets))
         result = plan(
             source,
             options.budget,
-            forecaster(options)[0],
-            out=standard_output() if out == "-" else out,
-            errors=standard_output() if errors == "-" else errors,
             policy=options.policy,
+            forecaster=forecaster(options)[0],
             max_tokens=options.max_tokens,
-            options=dict(map(option, options.option)),
             limit_field=options.limit_field,
+            options=dict(map(option, options.option)),
             label="standard input" if options.file == "-" else options.file,
             progress=bar(options),
         )
-    print(json.dumps(asdict(result), indent=2) if options.json else _verdict(result, out, errors), file=talk)
+        result.write_to(out_file, error_file)
+    verdict = json.dumps(result.summary(), indent=2) if options.json else _verdict(result, out, errors)
+    print(verdict, file=sys.stderr if "-" in (out, errors) else sys.stdout)
     if result.older_limits and not options.json:
         carry = "carries" if result.older_limits == 1 else "carry"
         print(
             f"note: {some(result.older_limits, 'planned request')} {carry} max_tokens beside max_completion_tokens, "
-            "which OpenAI refuses; --limit-field max_tokens writes the older field alone",
+            "which OpenAI rejects; --limit-field max_tokens writes the older field alone",
             file=sys.stderr,
         )
-    return EXHAUSTED if result.abandoned else DONE
+    return EXHAUSTED if result.declined else DONE
 
 
 def _verdict(result: Plan, out: str, errors: str) -> str:
-    rows = [f"{some(result.queries, 'query')}, {result.budget:,} tokens, policy {result.policy}"]
+    rows = [f"{some(result.requests, 'request')}, {result.budget:,} tokens, policy {result.policy}"]
     if result.price is not None and result.utility is not None and result.bound is not None:
-        short = (result.bound - result.utility) / result.bound if result.bound else 0.0
-        best = "the best possible" if short < 1e-9 else f"within {short:.2g} of the best possible"
-        rows.append(
-            f"  price      {result.price:.4g} per token, utility {result.utility:.6g} ({result.status}: {best})"
-        )
-    rows.append(f"  admitted   {some(result.admitted, 'query')}, {result.granted:,} tokens granted -> {out}")
-    rows.append(f"  abandoned  {some(result.abandoned, 'query')} -> {errors}")
+        gap = (result.bound - result.utility) / result.bound if result.bound else 0.0
+        best = "the best possible" if gap < 1e-9 else f"within {gap:.2g} of the best possible"
+        rows.append(f"  price     {result.price:.4g} per token, utility {result.utility:.6g} ({result.status}: {best})")
+    rows.append(f"  admitted  {some(result.admitted, 'request')}, {result.granted:,} tokens granted -> {out}")
+    rows.append(f"  declined  {some(result.declined, 'request')} -> {errors}")
     worth = f", worth {result.more_utility:.4g} at this price" if result.more_utility is not None else ""
-    rows.append(f"  10% more   {result.more_budget:,} tokens{worth}: {result.more_admitted:+,} admitted")
+    rows.append(f"  10% more  {result.more_budget:,} tokens{worth}: {result.more_admitted:+,} admitted")
     return "\n".join(rows)

@@ -21,7 +21,7 @@ from shadowprice.forecast.evaluation import Report, evaluate
 from shadowprice.forecast.folder import description, fingerprint, refuse_others
 from shadowprice.forecast.report import as_figure, as_markdown, in_digits
 from shadowprice.forecast.splits import held_out, questions_of
-from shadowprice.formats.batch import read_requests
+from shadowprice.formats.batch import read_batch
 from shadowprice.formats.files import replacing
 from shadowprice.formats.forecasts import forecast_line
 from shadowprice.formats.traces import numbered_traces
@@ -242,13 +242,13 @@ def forecast_command(options: argparse.Namespace) -> int:
     with ExitStack() as stack:
         source = stack.enter_context(kept("-")) if options.file == "-" else options.file
         label = "standard input" if options.file == "-" else options.file
-        requests = bar(options)(read_requests(source, label=label), "forecasting")
+        requests = bar(options)(read_batch(source, label), "forecasting")
         if options.out == "-":  # as they come: whoever reads them need not wait
             out: IO[bytes] = standard_output()
         else:
             (out,) = stack.enter_context(replacing([options.out]))
         any_request = False
-        while chunk := [request.query for request in islice(requests, CHUNK)]:
+        while chunk := [line.request for line in islice(requests, CHUNK)]:
             found = predictor.predict(chunk)
             out.writelines(forecast_line(query.id, found, i) + b"\n" for i, query in enumerate(chunk))
             out.flush()

@@ -1,4 +1,4 @@
-"""Files: written whole or not at all, and known by their hash."""
+"""Files: written completely or not at all, and identified by their hash."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def sha256_of(path: str | os.PathLike[str]) -> str:
 
 @contextmanager
 def replacing(targets: Sequence[Target]) -> Iterator[list[IO[bytes]]]:
-    """Files to write to that take the place of `targets` only if everything went well.
+    """Files to write to, which replace `targets` only if no error occurs.
 
-    What cannot be replaced (an open stream, a pipe, a device) is written to at the end, before the
-    first file is replaced. Links are followed, and the mode of a file that was there is kept.
+    A target that cannot be replaced (an open stream, a pipe, a device) is written at the end, before the first file is
+    replaced. Links are followed, and an existing file keeps its mode.
     """
     with ExitStack() as stack:
         files: list[IO[bytes]] = []
@@ -41,8 +41,10 @@ def replacing(targets: Sequence[Target]) -> Iterator[list[IO[bytes]]]:
                 streams.append((files[-1], target))
                 continue
             place = os.path.realpath(path)
+            if any(place == other for _, other, _ in replacements):
+                raise InputError("cannot be written twice", path=path, fix="name another file")
             name = os.path.join(os.path.dirname(place), f".shadowprice-{token_hex(8)}")
-            stack.callback(_remove, name)  # before it exists: a signal may come at any moment
+            stack.callback(_remove, name)  # before it exists: a signal may arrive at any moment
             try:
                 files.append(stack.enter_context(open(name, "xb")))
             except OSError as error:
@@ -67,7 +69,7 @@ def replacing(targets: Sequence[Target]) -> Iterator[list[IO[bytes]]]:
 
 
 def _mode(target: str) -> int | None:
-    """The mode a file at `target` is to have; None if there is something that is not a file."""
+    """The mode for a file at `target`; None if what exists there is not a regular file."""
     if os.path.isdir(target) or target.endswith(os.sep) or not target:
         raise InputError("is a folder", path=target, fix="name a file to write")
     try:
@@ -86,5 +88,5 @@ def _unwritable(target: str, error: OSError) -> InputError:
 
 
 def _remove(path: str) -> None:
-    with suppress(OSError):  # never created, or already in its place
+    with suppress(OSError):  # never created, or already moved
         os.unlink(path)

@@ -1,4 +1,4 @@
-"""Questions whose answers are known, as JSON lines."""
+"""Questions with known answers, as JSON lines."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import orjson
 
 from shadowprice.errors import InputError
+from shadowprice.formats.jsonl import located, read_objects
 
 # Names of the graders of `shadowprice.grading`.
 GRADERS = ("math", "exact", "numeric", "code")
@@ -18,7 +19,7 @@ GRADERS = ("math", "exact", "numeric", "code")
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked, and what would be right. `grader` is a name in `GRADERS`, `options` are its own."""
+    """A problem and its correct answer. `grader` is a name in `GRADERS`, `options` are the grader's."""
 
     id: str
     problem: str
@@ -28,51 +29,49 @@ class Question:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-# custom_id -> what would be right, and by which grader.
+# custom_id -> the correct answer and the name of its grader.
 Gold: TypeAlias = Mapping[str, tuple[str, str]]
 
 
 def read_questions(path: str | os.PathLike[str], grader: str | None = None) -> list[Question]:
-    """Questions from JSON lines `{id, problem, gold}`, optionally with `dataset` and `grader`."""
+    """Questions from JSON lines `{id, problem, gold}`, optionally with `dataset` and `grader`.
+
+    `grader` replaces the grader that the lines name.
+    """
     return [
-        Question(r["id"], r["problem"], r["gold"], r["dataset"], r["grader"])
-        for r in _records(path, ("id", "problem", "gold"), grader)
+        Question(r["id"], r["problem"], r["gold"], str(r.get("dataset") or ""), r["grader"])
+        for r in _read(path, ("id", "problem", "gold"), grader)
     ]
 
 
 def read_gold(path: str | os.PathLike[str]) -> Gold:
-    """What is right, by query, from JSON lines `{custom_id, gold}`, optionally with `grader`."""
-    return {r["custom_id"]: (r["gold"], r["grader"]) for r in _records(path, ("custom_id", "gold"), None)}
+    """Correct answers by request, from JSON lines `{custom_id, gold}`, optionally with `grader`."""
+    return {r["custom_id"]: (r["gold"], r["grader"]) for r in _read(path, ("custom_id", "gold"), None)}
 
 
-def _records(path: str | os.PathLike[str], needed: tuple[str, ...], grader: str | None) -> Iterator[dict[str, str]]:
-    """JSON objects that have the `needed` strings, the first of them unlike in every line, and a known grader."""
-    form = "{" + ", ".join(f'"{name}": ...' for name in needed) + "}"
-    seen: set[str] = set()
-    with open(path, "rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            try:
-                record = orjson.loads(line)
-            except orjson.JSONDecodeError as error:
-                raise InputError(f"not JSON: {error.msg}", path=path, line=number, fix="mend the line") from None
-            if not isinstance(record, dict):
-                raise InputError("not a JSON object", path=path, line=number, fix=f"write {form}")
-            if missing := [name for name in needed if not isinstance(record.get(name), str) or not record[name]]:
-                raise InputError(f"no {missing[0]}", path=path, line=number, fix=f"write {form}, all as strings")
-            chosen = grader or record.get("grader") or "math"
-            if chosen not in GRADERS:
-                known = ", ".join(GRADERS)
-                raise InputError(f"unknown grader {chosen!r}", path=path, line=number, fix=f"choose one of {known}")
-            if record[needed[0]] in seen:
-                raise InputError(
-                    f"{needed[0]} {record[needed[0]]!r} was used before", path=path, line=number, fix="keep one"
-                )
-            seen.add(record[needed[0]])
-            yield {**record, "grader": chosen, "dataset": str(record.get("dataset") or "")}
+def _read(path: str | os.PathLike[str], required: tuple[str, ...], grader: str | None) -> Iterator[dict[str, Any]]:
+    """Records with the `required` texts, of which the first is unique, and a known grader."""
+    form = "{" + ", ".join(f'"{name}": ...' for name in required) + "}"
+    key, seen = required[0], set[str]()
+    for number, record in read_objects(path, form=form):
+        record["grader"] = grader or record.get("grader") or "math"
+        if problem := _problem(record, required, form):
+            raise located(problem, path, number)
+        if record[key] in seen:
+            raise InputError(f"{key} {record[key]!r} was used before", path=path, line=number, fix="keep one")
+        seen.add(record[key])
+        yield record
     if not seen:
         raise InputError("has no lines", path=path, fix=f"write lines {form}")
+
+
+def _problem(record: dict[str, Any], required: tuple[str, ...], form: str) -> InputError | None:
+    for name in required:
+        if not isinstance(record.get(name), str) or not record[name]:
+            return InputError(f"no {name}", fix=f"write {form}, all as strings")
+    if record["grader"] not in GRADERS:
+        return InputError(f"unknown grader {record['grader']!r:.40}", fix=f"choose one of {', '.join(GRADERS)}")
+    return None
 
 
 def sha256_of_questions(questions: Sequence[Question]) -> str:

@@ -1,0 +1,121 @@
+"""JSON lines: the one reader and the one writer of them.
+
+A file may be plain or gzipped (its content decides, not its name), with or without a byte order mark, with Unix or
+Windows line ends, and it may be a pipe: it is read once, from start to end, one line at a time.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeAlias
+
+import orjson
+
+from shadowprice.errors import InputError
+from shadowprice.formats.files import replacing
+
+Path: TypeAlias = "str | os.PathLike[str]"
+Skip: TypeAlias = "Callable[[InputError], None]"
+
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_GZIP = b"\x1f"  # the first byte of a gzip file, which no JSON starts with
+
+
+def read_lines(path: Path, label: str | None = None) -> Iterator[tuple[int, bytes]]:
+    """The lines of a file that are not blank, stripped, each with its number.
+
+    Errors call the file `label` where it is given.
+    """
+    number = 0
+    with open(path, "rb") as file:
+        lines: Iterable[bytes] = file
+        if file.peek(1)[:1] == _GZIP:
+            lines = io.BufferedReader(gzip.GzipFile(fileobj=file))
+        try:
+            for number, line in enumerate(lines, start=1):
+                if number == 1:
+                    line = line.removeprefix(_BYTE_ORDER_MARK)
+                if line := line.strip():
+                    yield number, line
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise InputError(
+                f"damaged gzip: {error}",
+                path=label or path,
+                line=number + 1,
+                fix="download it or write it again",
+            ) from None
+
+
+def read_objects(
+    path: Path, label: str | None = None, skip: Skip | None = None, *, form: str = "{...}"
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The JSON objects of a file, one per line, each with the number of its line.
+
+    A line that is not one is an InputError; with `skip`, the error goes there and the line is left out. `form` is
+    what a line should look like, for the error.
+    """
+    for number, line in read_lines(path, label):
+        try:
+            record = parse_object(line, form=form)
+        except InputError as error:
+            problem = located(error, label or path, number)
+            if skip is None:
+                raise problem from None
+            skip(problem)
+            continue
+        yield number, record
+
+
+def parse_object(line: bytes, *, form: str = "{...}") -> dict[str, Any]:
+    """The JSON object in a line; anything else is an InputError without a place."""
+    try:
+        record = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise _not_json(line, error) from None
+    if not isinstance(record, dict):
+        raise InputError("not a JSON object", fix=f"write {form}")
+    return record
+
+
+def _not_json(line: bytes, error: orjson.JSONDecodeError) -> InputError:
+    try:
+        line.decode()
+    except UnicodeDecodeError as invalid:
+        return InputError(f"invalid UTF-8 at byte {invalid.start + 1}", fix="save the file as UTF-8")
+    if "depth" in error.msg or "ecursion" in error.msg:  # the wording depends on orjson's version
+        return too_deep()
+    return InputError(f"not JSON: {error.msg} at column {error.colno}", fix="fix or remove the line")
+
+
+def located(error: InputError, path: Path, line: int) -> InputError:
+    """The same error with its place."""
+    return InputError(error.problem, fix=error.fix, path=path, line=line)
+
+
+def too_deep() -> InputError:
+    """The error for JSON that is nested more deeply than we can follow."""
+    return InputError("nested too deeply", fix="fix or remove the line")
+
+
+def write_lines(path: Path, lines: Iterable[bytes]) -> int:
+    """Write all lines, or no file at all; returns how many.
+
+    Gzipped if the name ends in `.gz`. The same lines give the same bytes.
+    """
+    count = 0
+    with replacing([path]) as (file,):
+        packed = gzip.GzipFile(fileobj=file, mode="wb", filename="", mtime=0) if _wants_gzip(path) else file
+        for line in lines:
+            packed.write(line + b"\n")
+            count += 1
+        if packed is not file:
+            packed.close()
+    return count
+
+
+def _wants_gzip(path: Path) -> bool:
+    return os.fspath(path).endswith(".gz")
