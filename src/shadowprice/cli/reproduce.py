@@ -26,8 +26,9 @@ _SHOWN = 20  # broken lines that are listed one by one
 _DESCRIPTION = """\
 The paper's tables and figures on recorded answers: those of SmolLM2-135M-Instruct in the package, or
 traces of your own model. Greedy answers are the same at every limit, so replaying them is exact and costs
-nothing. Forecasts never come from the questions they are evaluated on: they are learned from --train (the
-evaluated questions are taken out), come from --forecaster, or are cross-fitted by question.
+nothing. Forecasts are never learned from the questions they are evaluated on: they are learned from
+--train, without the evaluated questions, or cross-fitted by question. A --forecaster is used as it is:
+train it on other questions.
 
   shadowprice reproduce --out build/lab
   shadowprice reproduce --traces mine.jsonl.gz --train others.jsonl.gz --cap 4096 --out build/mine

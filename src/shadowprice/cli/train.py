@@ -82,7 +82,7 @@ def _add_encoder(command: argparse.ArgumentParser) -> None:
     add("--heads", "any of spread, success (default: none)", metavar="A,B", type=lambda text: tuple(text.split(",")))
     add("--epochs", "(default: 10)", metavar="N", type=int)
     add("--batch-size", "(default: 32)", metavar="N", type=int)
-    add("--max-length", "tokens of a question that are read (default: 512)", metavar="N", type=int)
+    add("--max-length", "read the last N tokens of a question (default: 512)", metavar="N", type=int)
     add("--learning-rate", "(default: 2e-5)", metavar="RATE", type=float)
     add("--patience", "stop after N epochs without improvement (default: never)", metavar="N", type=int)
     add("--per-question", "train on the mean of the answers to a question", action="store_const", const=True)
