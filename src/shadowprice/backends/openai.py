@@ -147,7 +147,7 @@ class OpenAIBackend:
 
     def _request(self, body: Mapping[str, Any], limit: int) -> dict[str, Any]:
         request = {field: value for field, value in body.items() if field not in _REPLACED}
-        request[self._limit_field if "messages" in body else ENDPOINTS["/completions"].limit] = limit
+        request[self._limit_field if "messages" in body else ENDPOINTS["/completions"].limit_field] = limit
         if self.model:
             request["model"] = self.model
         request["stream"] = True

@@ -17,8 +17,8 @@ from shadowprice.lab.config import Lab, budgets_of, known
 from shadowprice.lab.experiments import EXPERIMENTS, run_experiments
 from shadowprice.lab.figure_data import query_table
 from shadowprice.lab.pools import FEWEST, TIERS, Pool, Recorded, make_pool, recorded, trained_without
-from shadowprice.lab.simulations import WAYS
 from shadowprice.lab.results import Results
+from shadowprice.lab.simulations import WAYS
 from shadowprice.lab.streams import STREAMS, counts
 from shadowprice.types import Trace
 
