@@ -152,8 +152,8 @@ class Run:
         task = asyncio.create_task(self.execute(on_result=ready.put_nowait))
         task.add_done_callback(lambda _: ready.put_nowait(None))
         try:
-            for result in earlier:
-                yield result
+            for each in earlier:
+                yield each
             while (result := await ready.get()) is not None:
                 yield result
             await task
