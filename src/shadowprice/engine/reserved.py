@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -69,6 +70,7 @@ class Reserved:
         self._cleared = False
         self._trial: _Turn | None = None  # under way to show whether the server continues; its grant is the rest
         self._best: dict[int, tuple[Completion, bool | None]] = {}  # of several samples
+        self._next_sample: dict[int, int] = {}  # where an earlier execution took the first ones
         self._left: dict[int, int] = {}  # of the grant of each request, before the sample under way
 
     @property
@@ -79,8 +81,11 @@ class Reserved:
         self._batch.add(requests, forecast)
 
     def restore(self, index: int, state: Result | Completion, *, sample: int = 0, landing: bool = False) -> None:
-        if isinstance(state, Result) or self._can_continue is not None:
-            self._batch.restore(index, state)
+        self._batch.restore(index, state)
+        if isinstance(state, Completion) and self._can_continue is None:  # one of several samples
+            del self._batch.so_far[index]
+            self._keep_better(index, state, None)
+            self._next_sample[index] = sample + 1
 
     def next(self, available: int) -> Work | None:
         if not self._queue and not self._running:
@@ -122,7 +127,9 @@ class Reserved:
         return None
 
     def close(self, stopped: str = "") -> Iterable[Result]:
-        return self._batch.left(self.price, stopped)
+        if not stopped:  # what is there of several samples is an answer
+            yield from [self._batch.answered(index, *self._best[index]) for index in sorted(self._best)]
+        yield from self._batch.left(self.price, stopped)
 
     # --- a round -------------------------------------------------------------------------------
 
@@ -138,7 +145,10 @@ class Reserved:
         if age.any():
             forecast = remaining(forecast, age)
         decided, grants = self._allocate(forecast, batch.cap[waiting] - age, waiting, available)
-        self._queue.extend(_Turn(i, grant) for i, grant in zip(waiting, grants.tolist(), strict=True) if grant > 0)
+        turns = (
+            _Turn(i, grant, self._next_sample.get(i, 0)) for i, grant in zip(waiting, grants.tolist(), strict=True)
+        )
+        self._queue.extend(turn for turn in turns if turn.grant > 0)
         if self._queue:
             granted = int(grants.sum()) if not batch.rates.money else sum(self._work(t).bound for t in self._queue)
             self.rounds.append(
@@ -162,7 +172,7 @@ class Reserved:
         batch = self._batch
         grant = min(turn.grant, TRIAL) if self._unknown(turn.request) else turn.grant
         if self.samples > 1:
-            grant = int(min(grant, batch.cap[turn.request] // self.samples))
+            grant = int(min(grant, batch.cap[turn.request] / self.samples))
         body = batch.requests[turn.request].body
         if self.announce:
             body = with_limit(body, grant)
@@ -181,16 +191,20 @@ class Reserved:
     def _sampled(self, report: Report) -> Result | None:
         """The next sample from what is left of the grant, or the best of them."""
         batch, work, found = self._batch, report.work, report.completion
-        best = self._best.get(work.place)
-        if found is None and best is None:
+        if found is None and work.place not in self._best:
             return batch.failed(work.place) if batch.gives_up(work.place) else None
         if found is not None:
-            better = best is None or (best[0].finish == "length" and found.finish == "stop")
-            if better or report.correct:
-                best = self._best[work.place] = (found, report.correct)
+            self._keep_better(work.place, found, report.correct)
             left = self._left[work.place] - found.tokens
             if left > 0 and not report.correct and work.sample + 1 < self.samples:
                 self._queue.appendleft(_Turn(work.place, left, work.sample + 1))
                 return None
-        assert best is not None
         return batch.answered(work.place, *self._best.pop(work.place))
+
+    def _keep_better(self, index: int, found: Completion, correct: bool | None) -> None:
+        """The best sample so far, with what was wrong with any of them."""
+        best, graded = self._best.get(index, (found, correct))
+        flags = tuple(dict.fromkeys(best.flags + found.flags))
+        if correct or (best.finish == "length" and found.finish == "stop"):
+            best, graded = found, correct
+        self._best[index] = (replace(best, flags=flags), graded)
