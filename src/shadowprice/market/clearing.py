@@ -39,7 +39,7 @@ Mask: TypeAlias = NDArray[np.bool_]
 _FINE = 1 << 15
 # How much is tried at a jump: subsets times queries, subsets of at most so many queries, and so many
 # rounds in which what is left over is offered once more.
-_WINDOW, _WIDEST, _OFFERS = 1 << 13, 8, 8
+_WINDOW, _WIDEST, _OFFERS = 1 << 10, 8, 8
 _EXACT = 1e-11  # of the budget: spent to the last digit that matters
 
 
