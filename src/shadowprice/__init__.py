@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from shadowprice.cost import parse_budget
     from shadowprice.errors import InputError, MarketError, PolicyError, ShadowpriceError
+    from shadowprice.forecast.encoder import EncoderForecaster as EncoderForecaster
+    from shadowprice.forecast.text import TextForecaster
     from shadowprice.market import POLICIES, Clearing, allocate, clear
     from shadowprice.planning import Plan, plan
     from shadowprice.types import Allocation, Forecast, Request
@@ -30,6 +32,7 @@ __all__ = [
     "PolicyError",
     "Request",
     "ShadowpriceError",
+    "TextForecaster",
     "allocate",
     "clear",
     "parse_budget",
@@ -40,6 +43,8 @@ __all__ = [
 _HOME = {
     "shadowprice.cost": ["parse_budget"],
     "shadowprice.errors": ["InputError", "MarketError", "PolicyError", "ShadowpriceError"],
+    "shadowprice.forecast.encoder": ["EncoderForecaster"],  # not in __all__: it needs an extra
+    "shadowprice.forecast.text": ["TextForecaster"],
     "shadowprice.market": ["POLICIES", "Clearing", "allocate", "clear"],
     "shadowprice.planning": ["Plan", "plan"],
     "shadowprice.types": ["Allocation", "Forecast", "Request"],
