@@ -140,9 +140,7 @@ def main() -> None:
         rounds: dict[str, list[ROUND]] = {name: [] for name in clients}
         for _ in range(options.rounds):
             for name, client in clients.items():
-                rounds[name].append(
-                    asyncio.run(client(url, options.requests, options.concurrency, options.tokens))
-                )
+                rounds[name].append(asyncio.run(client(url, options.requests, options.concurrency, options.tokens)))
     finally:
         server.kill()
         server.join()

@@ -24,7 +24,9 @@ def parse(data, cuts=()):
 class TestEvents:
     @pytest.mark.parametrize("newline", [b"\n", b"\r\n", b"\r"], ids=repr)
     def test_may_use_any_line_end(self, newline):
-        data = newline.join([b": comment", b"data: a", b"data:b", b"", b"", b"event: x", b"id: 7", b"data:  c", b"", b""])
+        data = newline.join(
+            [b": comment", b"data: a", b"data:b", b"", b"", b"event: x", b"id: 7", b"data:  c", b"", b""]
+        )
         assert parse(data) == [(b"", b"a\nb"), (b"x", b" c")]
 
     @given(st.lists(st.sampled_from(["data: é😀", "data:", "event: e", ": c", "", "x", "datax: y"]), max_size=12),

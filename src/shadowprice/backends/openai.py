@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OpenAIBackend"]
 
-_CONNECT_TIMEOUT = 10.0  # seconds; less if the whole answer has less
+_CONNECT_TIMEOUT = 10.0  # seconds
 _MAX_STOPS = 4  # stop texts; OpenAI accepts no more
 _REPLACED = {*LIMIT_FIELDS, "stream_options"}  # fields of a request that are not sent as they are
 
@@ -86,7 +86,8 @@ class OpenAIBackend:
         self._requests_usage = True
         self._violation = ""
         key = api_key or os.environ.get("OPENAI_API_KEY") or "none"
-        self._client = Client(base_url, key, connect_timeout=min(timeout, _CONNECT_TIMEOUT))
+        # Shorter than the timeout of the answer: what was never connected cost nothing.
+        self._client = Client(base_url, key, connect_timeout=min(0.9 * timeout, _CONNECT_TIMEOUT))
 
     def can_continue(self, body: Mapping[str, Any]) -> bool | None:
         if not can_be_continued(body):
