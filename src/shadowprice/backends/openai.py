@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from shadowprice.backends._http import Client, StatusError
 from shadowprice.backends._stream import Answer, EventParser, mapping, parse_json, read_event
-from shadowprice.backends.base import BOX_STOPS, can_be_continued, effective_limit, opens_box, with_text
+from shadowprice.backends.base import BOX_STOPS, AsyncContext, can_be_continued, effective_limit, opens_box, with_text
 from shadowprice.errors import BackendError, Distrusted, InputError, Refused, Unavailable
 from shadowprice.formats.limits import ENDPOINTS, LIMIT_FIELDS
 from shadowprice.types import Completion
@@ -54,7 +54,7 @@ _MAX_STOPS = 4  # stop texts; OpenAI accepts no more
 _REPLACED = {*LIMIT_FIELDS, "stream_options"}  # fields of a request that are not sent as they are
 
 
-class OpenAIBackend:
+class OpenAIBackend(AsyncContext):
     """A model behind an OpenAI-compatible endpoint.
 
     base_url       with the version: http://127.0.0.1:8000/v1
