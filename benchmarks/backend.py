@@ -2,9 +2,9 @@
 
     python benchmarks/backend.py [--requests 2000] [--concurrency 64] [--tokens 16] [--rounds 3]
 
-The server is a raw asyncio protocol in its own process that answers every request at once, so that what is
-measured is the client. The two take turns; the best round of each counts, since other processes only slow it down.
-The table shows requests per second and milliseconds of CPU time per request, and the ratio of the two clients.
+Needs `pip install openai`. The server is a raw asyncio protocol in its own process that answers every request at
+once, so that the client is what is measured. The two take turns; the best round of each counts, since other processes
+only slow it down. The table shows requests per second, milliseconds of CPU time per request, and the ratios.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ async def with_backend(url: str, requests: int, concurrency: int, tokens: int) -
 async def with_openai(url: str, requests: int, concurrency: int, tokens: int) -> ROUND:
     import openai
 
-    async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
+    async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0, timeout=600) as client:
 
         async def call() -> int:
             stream = await client.chat.completions.create(

@@ -48,6 +48,13 @@ class TestEvents:
         assert parse(b"data: a\n\ndata: b") == [(b"", b"a"), (b"", b"b")]
         assert parse(b"data: a\n\ndata: b\n") == [(b"", b"a"), (b"", b"b")]
 
+    def test_end_at_done(self):
+        parser = EventParser()
+        assert parser.feed(b"data: a\n\n") == [(b"", b"a")]
+        assert not parser.done
+        assert parser.feed(b"data: [DONE]\n\ndata: b\n\n") == []
+        assert parser.done
+
     def test_without_data_are_none(self):
         assert parse(b"event: ping\n\n: hello\n\ndata: a\n\n") == [(b"", b"a")]
 

@@ -73,6 +73,7 @@ class Client:
             "Content-Type": "application/json",
             "Accept": "text/event-stream, application/json",
             "Accept-Encoding": "identity",
+            "Connection": "close",
         }
         if url.user:
             self._headers["Authorization"] = _basic(url)

@@ -165,21 +165,15 @@ class OpenAIBackend(AsyncContext):
                     if response.content_type == "application/json":  # a server that does not stream
                         answer.add(read_event(b"", await response.read()))
                         return None
-                    parser, ended = EventParser(), False
-                    while not ended:
+                    parser = EventParser()
+                    while not parser.done:
                         chunk = await response.content.readany()
-                        arrived = False
-                        for kind, data in parser.feed(chunk) if chunk else parser.end():
-                            if ended := data.startswith(b"[DONE]"):
-                                break
+                        events = parser.feed(chunk) if chunk else parser.end()
+                        for kind, data in events:
                             answer.add(read_event(kind, data))
-                            arrived = True
-                        ended = ended or not chunk
                         if answer.overrun:  # what is here already is still counted; waiting for more ends it
                             clock.reschedule(loop.time())
-                        elif (
-                            arrived and answer.pieces
-                        ):  # before the first piece a model may think, or queue, in silence
+                        elif events and answer.pieces:  # before the first piece a model may think, or wait its turn
                             clock.reschedule(min(deadline, loop.time() + self._stall_timeout))
                 finally:
                     response.close()
