@@ -19,7 +19,7 @@ def make(request, tmp_path_factory):
     if request.param == "text":
         return lambda heads=None: KINDS["text"]()()
     torch = pytest.importorskip("torch", reason="the extra `encoder` is not installed")
-    from .encoders import small_deberta
+    from .encoder.small import small_deberta
 
     base = small_deberta(tmp_path_factory.mktemp("base"), [trace.prompt for trace in stories(400)])
     torch.set_num_threads(1)  # two that wait for each other on a busy machine take ten times as long
