@@ -47,10 +47,10 @@ def capped(trace: Trace, cap: int) -> Trace:
 
 
 def traces_of_some(traces: Sequence[Trace], questions: int) -> list[Trace]:
-    kept = set(
+    chosen = set(
         np.random.default_rng(0).permutation(sorted({question_key(trace.prompt) for trace in traces}))[:questions]
     )
-    return [trace for trace in traces if question_key(trace.prompt) in kept]
+    return [trace for trace in traces if question_key(trace.prompt) in chosen]
 
 
 def row(name: str, make: Callable[[], Forecaster], test: Sequence[Trace]) -> str:

@@ -19,10 +19,10 @@ def law(n, seed=0, spread=0.4, shift=0.0, cap=None):
     length = median * np.exp(shift + spread * rng.normal(size=n))
     cut = np.zeros(n, bool) if cap is None else length > cap
     tokens = np.where(cut, cap or 0, np.ceil(length)).astype(int)
-    right = rng.random(n) < solve
+    correct = rng.random(n) < solve
     traces = [
         replace(story, tokens=int(t), truncated=bool(c), correct=bool(r))
-        for story, t, c, r in zip(stories(n), tokens, cut, right, strict=True)
+        for story, t, c, r in zip(stories(n), tokens, cut, correct, strict=True)
     ]
     return Forecast(median, 0.4, solve), traces
 
@@ -71,9 +71,11 @@ def test_it_is_saved_as_json():
 def test_wrong_answers_run_longer():
     """Where they do, the length of correct answers is forecast as shorter than that of all."""
     rng = np.random.default_rng(0)
-    right = rng.random(2000) < 0.5
-    tokens = (100 * np.exp(0.8 * ~right + 0.2 * rng.normal(size=2000))).astype(int)
-    traces = [replace(t, tokens=int(n), correct=bool(c)) for t, n, c in zip(stories(2000), tokens, right, strict=True)]
+    correct = rng.random(2000) < 0.5
+    tokens = (100 * np.exp(0.8 * ~correct + 0.2 * rng.normal(size=2000))).astype(int)
+    traces = [
+        replace(t, tokens=int(n), correct=bool(c)) for t, n, c in zip(stories(2000), tokens, correct, strict=True)
+    ]
     flat = Forecast(np.full(2000, 150.0), 0.5, 0.5)
     found = Calibration.fit(flat, traces).apply(flat)
     assert 90 < found.solved_tokens[0] < 120

@@ -87,8 +87,8 @@ def test_a_forecast_does_not_depend_on_its_neighbours(trained):
 
 def test_what_is_saved_is_what_is_loaded(trained, tmp_path):
     asked = queries(stories(30, seed=3))
-    trained.save(tmp_path / "kept")
-    assert same(load(tmp_path / "kept").predict(asked), trained.predict(asked))
+    trained.save(tmp_path / "saved")
+    assert same(load(tmp_path / "saved").predict(asked), trained.predict(asked))
 
 
 def test_it_adapts_to_another_model_from_a_hundred_traces(trained):
@@ -143,8 +143,8 @@ class TestAFolder:
 
     @pytest.fixture
     def folder(self, trained, tmp_path):
-        trained.save(tmp_path / "kept")
-        return tmp_path / "kept"
+        trained.save(tmp_path / "saved")
+        return tmp_path / "saved"
 
     def change(self, folder, **fields):
         path = folder / "forecaster.json"
@@ -206,4 +206,4 @@ class TestAFolder:
         with pytest.raises(InputError, match="something else"):
             trained.save(tmp_path / "thesis")
         assert (tmp_path / "thesis" / "chapter").read_text() == "one"
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["kept", "thesis"]
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["saved", "thesis"]

@@ -19,8 +19,8 @@ def traces_of(lengths, *, correct=None, truncated=None, questions=None):
     correct, truncated = correct if correct is not None else [None] * n, truncated or [False] * n
     questions = questions if questions is not None else range(n)
     return [
-        Trace(f"t{i}", f"question {q}", int(tokens), right, cut, dataset=KINDS[i % 2])
-        for i, (tokens, right, cut, q) in enumerate(zip(lengths, correct, truncated, questions, strict=True))
+        Trace(f"t{i}", f"question {q}", int(tokens), grade, cut, dataset=KINDS[i % 2])
+        for i, (tokens, grade, cut, q) in enumerate(zip(lengths, correct, truncated, questions, strict=True))
     ]
 
 
@@ -79,8 +79,8 @@ class TestAgainstOthers:
     def test_calibration_error_by_hand(self):
         # 100 traces of ten chances: ten bins, each a chance of its own.
         chance = np.repeat(np.linspace(0.05, 0.95, 10), 10)
-        right = np.tile(np.arange(10) < 5, 10)  # half of every bin
-        traces = traces_of(range(1, 101), correct=right.tolist())
+        correct = np.tile(np.arange(10) < 5, 10)  # half of every bin
+        traces = traces_of(range(1, 101), correct=correct.tolist())
         found = evaluate(Forecast(np.full(100, 9.0), solve=chance), traces).overall
         assert found.calibration_error == pytest.approx(np.abs(np.linspace(0.05, 0.95, 10) - 0.5).mean())
 

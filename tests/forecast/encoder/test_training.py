@@ -84,7 +84,7 @@ class TestResuming:
 
     def test_only_the_same_training_is_resumed(self, base, tmp_path):
         self.interrupted(base, tmp_path / "checkpoints")
-        kept = sorted(tmp_path.rglob("*"))
+        before = sorted(tmp_path.rglob("*"))
         again = {"checkpoints": tmp_path / "checkpoints", "epochs": 4}
         with pytest.raises(InputError, match="checkpoints exist"):
             quick(base, **again).fit(self.TRACES)
@@ -95,4 +95,4 @@ class TestResuming:
         (tmp_path / "mine" / "letter.txt").write_text("Dear")
         with pytest.raises(InputError, match="something else"):
             quick(base, checkpoints=tmp_path / "mine", resume=True).fit(self.TRACES)
-        assert [path for path in sorted(tmp_path.rglob("*")) if "mine" not in path.parts] == kept
+        assert [path for path in sorted(tmp_path.rglob("*")) if "mine" not in path.parts] == before
