@@ -22,11 +22,11 @@ def deal(forecast, i, start, stop):
     """Chance gained and tokens expected between two ages, given that the answer has not ended: by quadrature."""
     tail = None if forecast.tail is None else float(np.ravel(forecast.tail)[0])
     every = Expected(forecast.tokens[i], forecast.spread[i], tail=tail)
-    right = Expected(forecast.solved_tokens[i], forecast.solved_spread[i], forecast.solve[i], tail)
-    ended = lambda t: max(every.value(t).item(), right.value(t).item())  # noqa: E731
+    correct = Expected(forecast.solved_tokens[i], forecast.solved_spread[i], forecast.solve[i], tail)
+    ended = lambda t: max(every.value(t).item(), correct.value(t).item())  # noqa: E731
     cost = quad(lambda t: 1 - ended(t), start, stop, limit=400)[0]
     survived = max(1 - ended(start), 1e-12)
-    return (right.value(stop).item() - right.value(start).item()) / survived, cost / survived, survived
+    return (correct.value(stop).item() - correct.value(start).item()) / survived, cost / survived, survived
 
 
 @pytest.mark.parametrize("tail", [None, 3.0])

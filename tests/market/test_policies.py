@@ -123,8 +123,8 @@ class TestMarkets:
     def test_rounding_costs_little_utility(self, forecast):
         for mean_budget in (600, 700, 1500):
             result = allocate(forecast, mean_budget * len(forecast), "clear")
-            kept = Surge(forecast.tokens, 2.0, result.beta).value(result.tokens).sum()
-            assert kept >= 0.995 * result.utility
+            utility = Surge(forecast.tokens, 2.0, result.beta).value(result.tokens).sum()
+            assert utility >= 0.995 * result.utility
 
     def test_clear_reproduces_the_printed_algorithm_when_ample(self, forecast):
         for share in (1.05, 1.5, 4):
