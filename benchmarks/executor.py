@@ -36,9 +36,7 @@ def beside_the_ledger(requests: list[Request], folder: Path) -> float:
     traces = [Trace(request.id, request.text, TOKENS, response="word " * TOKENS) for request in requests]
     with Ledger.create(folder / "run", TOKENS * len(requests)) as ledger:
         start = time.perf_counter()
-        work = execute(
-            scheduler_for(requests, CONCURRENCY), ledger, RecordedBackend(traces), concurrency=CONCURRENCY
-        )
+        work = execute(scheduler_for(requests, CONCURRENCY), ledger, RecordedBackend(traces), concurrency=CONCURRENCY)
         asyncio.run(work)
         whole = time.perf_counter() - start
         results = dict(ledger.results())
