@@ -101,7 +101,7 @@ class TestAServerThatDoesNotContinue:
         ("behaviour", "cost"),
         [
             (continues(starts_over=True), 8),
-            (continues(usage=False), 8),  # nobody counts, so nobody can tell
+            (continues(usage=False), 8),  # without counts it cannot be verified
             (continues(refuses=True), 0),
         ],
         ids=["starts_over", "no_usage", "refuses"],

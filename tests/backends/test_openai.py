@@ -19,6 +19,13 @@ from .hostile import WORDS, Server, deltas, fails, says
 pytestmark = pytest.mark.usefixtures("no_proxy")
 
 
+async def names_the_field_only(request, reply):
+    if "stream_options" in request.body:
+        await reply.json(400, {"error": {"message": "Unknown parameter", "param": "stream_options"}})
+    else:
+        await hostile.well_behaved(request, reply)
+
+
 class TestAnAnswer:
     @pytest.mark.parametrize("body", [CHAT, TEXT], ids=["chat", "text"])
     def test_that_ends(self, body):
@@ -57,14 +64,15 @@ class TestAnAnswer:
             done = meet(hostile.does_not_stream, body)
             assert (done.text, done.tokens, done.finish, done.usage_source) == ("w0 w1 w2 ", 3, "stop", "server")
 
-    def test_of_a_server_that_does_not_know_stream_options(self):
+    @pytest.mark.parametrize("behaviour", [hostile.knows_no_stream_options, names_the_field_only])
+    def test_of_a_server_that_does_not_know_stream_options(self, behaviour):
         async def twice(url):
             backend = OpenAIBackend(url, "m", **SHORT)
             done = [await backend.complete(CHAT, 10) for _ in range(2)]
             await backend.close()
             return done
 
-        with Server(hostile.knows_no_stream_options) as server:
+        with Server(behaviour) as server:
             first, second = asyncio.run(twice(server.url))
         assert first.text == second.text == "".join(WORDS[:10])
         assert first.usage_source == "assumed"

@@ -149,7 +149,7 @@ class TestAConnection:
             backend = OpenAIBackend(server.url, "m", **SHORT)
             assert [asyncio.run(backend.complete(CHAT, 3)).tokens for _ in range(2)] == [3, 3]
             del backend
-            gc.collect()  # a backend that nobody closed gives no warning
+            gc.collect()  # a backend that was not closed gives no warning
 
 
 class TestTheServersAddress:

@@ -1,7 +1,7 @@
 """POST requests with JSON over aiohttp, and what their failures mean.
 
 Every request has its own connection. A reused one that its server has just closed looks like an answer that
-was lost, and would be charged as one; a new connection costs little beside an answer.
+was lost, and would be charged as one; a new connection costs little compared with an answer.
 """
 
 from __future__ import annotations
@@ -46,15 +46,12 @@ class StatusError(Exception):
 
     def __init__(self, status: int, headers: Mapping[str, str], content: Any) -> None:
         super().__init__(status)
-        self.status, self.headers = status, headers
+        self.status, self.headers, self.content = status, headers, str(content)
         content = content.get("error") or content if isinstance(content, dict) else content
         self.codes = {content.get("code"), content.get("type")} if isinstance(content, dict) else set()
         self.reason = content
         if isinstance(content, dict):
             self.reason = content.get("message") or content.get("detail") or content
-
-    def __str__(self) -> str:
-        return str(self.reason)
 
 
 class Client:

@@ -134,7 +134,7 @@ def opens_box(suffix: str) -> bool:
 def prefix(completion: Completion, tokens: int) -> Completion:
     """The first `tokens` tokens of an answer, to continue from; all of it if it has no more.
 
-    Token ids are cut exactly. Nobody knows where a token ends in the text, so the text is cut in proportion.
+    Token ids are cut exactly. The text is cut in proportion, since it does not show where a token ends.
     """
     if tokens < 0:
         raise ValueError(f"a prefix of {tokens} tokens")

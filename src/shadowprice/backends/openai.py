@@ -25,8 +25,9 @@ answer. Text is not tokens: a model that wrote a word in unusual tokens reads it
 continue differently. White space at the end is held back, since some chat templates remove it; the model
 writes it again.
 
-A suffix is sent after that text. Where nobody knows yet whether the server continues a chat, an answer to a
-suffix cannot show it, since the tokens of the suffix are unknown: it has the flag `continuation_unverified`.
+A suffix is sent after that text. As long as it is unknown whether the server continues a chat, an answer to
+a suffix has the flag `continuation_unverified`: nobody counted the tokens of the suffix, so the server's count
+of its prompt does not show whether it continued.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ class OpenAIBackend(AsyncContext):
             return await self._continue(body, limit, continue_from, suffix)
         except Refused:
             if known is None:
-                self._continues = False
+                self._continues = bool(self._continues)  # another request may have shown it meanwhile
             raise
 
     async def fetch(self, url: str, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -188,7 +189,7 @@ class OpenAIBackend(AsyncContext):
             try:
                 return await self._client.post(path, {**request, "stream_options": {"include_usage": True}})
             except StatusError as error:
-                if error.status not in (400, 422) or "stream_options" not in str(error):
+                if error.status not in (400, 422) or "stream_options" not in error.content:
                     raise
             self._requests_usage = False  # a refusal generated nothing: asking again is still the same attempt
         return await self._client.post(path, request)
