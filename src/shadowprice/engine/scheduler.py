@@ -21,7 +21,7 @@ import numpy as np
 from shadowprice.arrays import Array
 from shadowprice.backends.base import join
 from shadowprice.cost import TOKENS, Rates, prompt_bound
-from shadowprice.errors import BackendError, Refused
+from shadowprice.errors import BackendError, Distrusted, Refused
 from shadowprice.formats.declined import declined
 from shadowprice.types import Completion, Failure, Forecast, Outcome, Request, Result, Usage
 
@@ -192,13 +192,13 @@ class Batch:
             self.usage[index] = _plus(self.usage[index], report.completion)
             self.tries[index] = 0
             self.error.pop(index, None)
-        elif report.error is not None:
+        elif report.error is not None and not isinstance(report.error, Distrusted):  # nothing was sent
             self.tries[index] += report.attempts
             self.error[index] = report.error
 
     def gives_up(self, index: int) -> bool:
         """Whether the latest error of a request is one that another attempt does not help."""
-        return isinstance(self.error[index], Refused) or self.tries[index] >= self.attempts
+        return isinstance(self.error.get(index), Refused) or self.tries[index] >= self.attempts
 
     def answered(self, index: int, answer: Completion, correct: bool | None = None, **extra: Any) -> Result:
         outcome: Outcome = "finished" if answer.finish == "stop" else "truncated"
@@ -223,7 +223,7 @@ class Batch:
                 continue
             if index in self.so_far and not stopped:
                 yield self.answered(index, self.so_far[index])
-            elif index in self.error:
+            elif index in self.error and not (stopped and index in self.so_far):
                 yield self.failed(index)
             elif stopped:
                 failure = Failure("not_sent", f"not sent: {stopped}")

@@ -14,6 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.engine import HINDSIGHT, Settings, make_scheduler
+from shadowprice.engine.bulk import simulate_lengths
+from shadowprice.engine.metered import Metered
+from shadowprice.engine.reserved import Reserved
 from shadowprice.engine.scheduler import Work
 from shadowprice.engine.simulate import simulate
 from shadowprice.lab.pools import Mask, Pool
@@ -121,22 +124,12 @@ def run_way(way: Way, queries: Queries, budget: int) -> Outcome:
         return _with_hindsight(way.policy, queries, budget)
     if queries.attempts is not None:
         return _best_of(way, queries, queries.attempts, budget)
-    ends = np.where(queries.truncated, queries.cap + 1, queries.length).tolist()
-
-    def answer(work: Work) -> Completion:
-        left = ends[work.place] - (work.so_far.tokens if work.so_far else 0)
-        if left <= work.grant:
-            return Completion("", left, "stop", "server")
-        return Completion("", work.grant, "length", "server")
-
+    ends = np.where(queries.truncated, queries.cap + 1, queries.length)
     scheduler = make_scheduler(way.settings(queries.cap))
+    assert isinstance(scheduler, Reserved | Metered)
     scheduler.add([_REQUEST] * len(queries), queries.forecast)
-    done = simulate(scheduler, answer, budget)
-    granted, spent = [0] * len(queries), [0] * len(queries)
-    for work in done.work:
-        granted[work.place] = work.grant + (work.so_far.tokens if work.so_far else 0)
-        spent[work.place] = min(granted[work.place], ends[work.place])
-    return _outcome(queries, np.array(granted), np.array(spent), scheduler.price)
+    served = simulate_lengths(scheduler, ends, budget, queries.cap)
+    return _outcome(queries, served.granted, served.generated, scheduler.price)
 
 
 def _best_of(way: Way, queries: Queries, attempts: Attempts, budget: int) -> Outcome:
