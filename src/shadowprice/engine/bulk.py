@@ -76,11 +76,16 @@ def _by_index(scheduler: Metered, ends: Ints, budget: int, cap: int) -> Served:
         if affordable < request.size:  # the budget ends within this chunk
             age[request[affordable]] = start[affordable] + left
             left = 0
-        for each in begun:  # longer than their forecasts held possible
+        # Those whose forecasts promise nothing more: answers that were begun, then those that were not.
+        for each in [*begun, *np.flatnonzero(age == 0).tolist()]:
             more = 0 if stopped[each] else min(left, int(min(ends[each], cap) - age[each]))
             age[each] += more
             left -= more
-        break
+            stopped[each] = age[each] >= ends[each]
+            if more and scheduler.recalibrate(age, stopped):
+                break
+        else:
+            break
     return Served(age, age)
 
 
