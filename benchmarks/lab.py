@@ -44,7 +44,7 @@ def pool_of(arguments: list[str]) -> Pool:
 
 def main() -> int:
     pool = pool_of(sys.argv[1:])
-    lab = Lab([pool], [pool], budgets=budgets_of(pool, ("0.25x", "0.5x", "1x", "2x", "4x")))
+    lab = Lab([pool], [pool], budgets=budgets_of(pool.median, ("0.25x", "0.5x", "1x", "2x", "4x")))
     numbers = np.random.default_rng(0).random(10_000_000)
     sorts = [seconds(lambda: np.sort(numbers))]
     parts = {}

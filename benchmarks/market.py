@@ -3,8 +3,10 @@
     python benchmarks/market.py            the whole table, about three minutes
     python benchmarks/market.py --quick    N up to 100,000
 
-Every figure is the best of a few runs of each side, one after the other on the same arrays. The
-last column says what the ratio has to be; the exit code is 1 if one misses it.
+Every figure is the best of a few runs of each side, one after the other on the same arrays. The paper's
+solver is given its best form: with one alpha for all, Lambert W is computed once per price and not once
+per query. A ratio is taken at each budget, and the least favourable one to us is shown. The lines below
+the table say what a ratio has to be; the exit code is 1 if one misses it.
 """
 
 from __future__ import annotations
@@ -14,12 +16,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from operator import truediv
 
 import numpy as np
 from scipy.special import lambertw
 
 from shadowprice import Forecast, allocate
 from shadowprice.market import Surge, algorithm1, clear
+
+BUDGETS = (0.3, 1.0, 1.5)  # times the sum of the thresholds
 
 
 def seconds(run: Callable[[], object], repeats: int = 5) -> float:
@@ -32,7 +37,7 @@ def seconds(run: Callable[[], object], repeats: int = 5) -> float:
 
 
 def bisection(tau: np.ndarray, alpha: np.ndarray, beta: np.ndarray, budget: float) -> np.ndarray:
-    """What one would write first: 40 bisections of the price, vectorised, with SciPy's Lambert W."""
+    """What one would write first: 40 bisections of the price, vectorised, every query with its own alpha and beta."""
     low, high, best = 0.0, alpha.max(), np.zeros(tau.size)
     for _ in range(40):
         price = (low + high) / 2
@@ -51,37 +56,43 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true")
     sizes = [500, 10_000, 100_000] + ([] if parser.parse_args().quick else [1_000_000, 10_000_000])
     rng = np.random.default_rng(0)
-    print(f"numpy {np.__version__}, log-normal thresholds, budgets 0.3, 1 and 1.5 times their sum (worst shown)\n")
-    header = (
-        f"{'N':>11}  {'np.sort':>9}  {'shared':>9}  {'/ sort':>7}  {'mixed':>9}  {'algorithm1':>10}  {'/ shared':>9}"
+    print(f"numpy {np.__version__}, log-normal thresholds, budgets {BUDGETS} times their sum (worst shown)\n")
+    print(
+        f"{'N':>11}  {'np.sort':>9}  {'shared':>9}  {'/ sort':>7}  {'algorithm1':>10}  {'/ shared':>9}"
+        f"  {'mixed':>9}  {'bisection':>9}  {'/ mixed':>8}"
     )
-    print(f"{header}  {'bisection':>9}  {'/ mixed':>8}")
 
     missed: list[str] = []
     times: dict[int, tuple[float, float]] = {}
     for n in sizes:
         tau, alpha, beta = rng.lognormal(6, 0.8, n), rng.lognormal(0, 0.5, n), 1 / rng.uniform(50, 500, n)
         repeats = 20 if n <= 100_000 else 5 if n <= 1_000_000 else 2
-        sort = seconds(lambda tau=tau: np.sort(tau), repeats)
-        budgets = [share * tau.sum() for share in (0.3, 1.0, 1.5)]
-        curves = [Surge(tau, 2.0, 1 / max(1e-6, budget / n - tau.mean())) for budget in budgets]
-        shared = max(seconds(lambda c=c, b=b: clear(c, b), repeats) for c, b in zip(curves, budgets, strict=True))
-        market = Surge(tau, alpha, beta)
         few = max(1, repeats // 3)
-        mixed = max(seconds(lambda b=b, m=market: clear(m, b), few) for b in budgets)
-        times[n] = shared, mixed
-        if n <= 1_000_000:
-            printed = min(seconds(lambda b=b, t=tau: algorithm1(t, b), 1) for b in budgets)
-            plain = min(seconds(lambda b=b, m=market: bisection(m.threshold, m.alpha, m.beta, b), 1) for b in budgets)
-            slow = f"{1e3 * printed:10.2f}  {printed / shared:8.1f}x  {1e3 * plain:9.2f}  {plain / mixed:7.1f}x"
-        else:
-            slow = f"{'':>10}  {'':>9}  {'':>9}  {'':>8}"
-        print(f"{n:11,}  {1e3 * sort:9.3f}  {1e3 * shared:9.3f}  {shared / sort:6.2f}x  {1e3 * mixed:9.2f}  {slow}")
+        sort = seconds(lambda tau=tau: np.sort(tau), repeats)
+        own = Surge(tau, alpha, beta)
+        shared, mixed, printed, plain = [], [], [], []
+        for budget in (share * tau.sum() for share in BUDGETS):
+            one = Surge(tau, 2.0, 1 / max(1e-6, budget / n - tau.mean()))
+            shared.append(seconds(lambda c=one, b=budget: clear(c, b), repeats))
+            mixed.append(seconds(lambda c=own, b=budget: clear(c, b), few))
+            if n <= 1_000_000:
+                printed.append(seconds(lambda t=tau, b=budget: algorithm1(t, b), few))
+                plain.append(seconds(lambda c=own, b=budget: bisection(c.threshold, c.alpha, c.beta, b), 1))
+        times[n] = max(shared), max(mixed)
+        row = f"{n:11,}  {1e3 * sort:9.3f}  {1e3 * max(shared):9.3f}  {max(shared) / sort:6.2f}x"
+        if not printed:
+            print(f"{row}  {'':>10}  {'':>9}  {1e3 * max(mixed):9.2f}")
+            continue
+        faster, mixed_faster = (min(map(truediv, a, b)) for a, b in ((printed, shared), (plain, mixed)))
+        print(
+            f"{row}  {1e3 * max(printed):10.2f}  {faster:8.1f}x"
+            f"  {1e3 * max(mixed):9.2f}  {1e3 * max(plain):9.2f}  {mixed_faster:7.1f}x"
+        )
         if n == 1_000_000:
             missed += [
-                *check("shared curve at most 3 times np.sort", shared / sort, most=3),
-                *check("shared curve at least 10 times faster than algorithm1", printed / shared, least=10),
-                *check("mixed curves at least 5 times faster than 40 bisections", plain / mixed, least=5),
+                *check("shared curve at most 3 times np.sort", max(shared) / sort, most=3),
+                *check("shared curve at least 2 times faster than algorithm1", faster, least=2),
+                *check("mixed curves at least 5 times faster than 40 bisections", mixed_faster, least=5),
             ]
     print("milliseconds, best of several runs")
     if 10_000_000 in times:

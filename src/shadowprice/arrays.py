@@ -1,4 +1,4 @@
-"""Turning what a caller gives into float64 arrays that can be trusted."""
+"""Numbers from a caller as float64 arrays, checked."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def checked(
     above = least > low if open_low else least >= low
     if not (above and most <= high and (not finite or most < np.inf)):
         bound = f"{'>' if open_low else '>='} {low:g}" + (f" and <= {high:g}" if high < np.inf else "")
-        where = "" if array.ndim == 0 else f" at position {_first_bad(array, low, high, open_low, finite)}"
+        where = "" if array.ndim == 0 else f" at position {_first_invalid(array, low, high, open_low, finite)}"
         raise MarketError(f"{name} must be {'finite and ' if finite else ''}{bound}{where}")
     return array
 
@@ -50,17 +50,17 @@ def checked_scalar(name: str, value: ArrayLike, *, low: float = 0.0, high: float
     return float(array)
 
 
-def _first_bad(array: Array, low: float, high: float, open_low: bool, finite: bool) -> int:
-    good = ((array > low) if open_low else (array >= low)) & (array <= high)
+def _first_invalid(array: Array, low: float, high: float, open_low: bool, finite: bool) -> int:
+    valid = ((array > low) if open_low else (array >= low)) & (array <= high)
     if finite:
-        good &= np.isfinite(array)
-    return int(np.argmin(good))
+        valid &= np.isfinite(array)
+    return int(np.argmin(valid))
 
 
 def common_length(**arrays: Array) -> int | None:
     """The length the vectors share; None if all are scalars. Different lengths are an error."""
     lengths = {name: array.size for name, array in arrays.items() if array.ndim == 1}
     if len(set(lengths.values())) > 1:
-        told = ", ".join(f"{name} has {size}" for name, size in lengths.items())
-        raise MarketError(f"one value per query, or one for all, is needed: {told}")
+        sizes = ", ".join(f"{name} has {size}" for name, size in lengths.items())
+        raise MarketError(f"one value per query, or one for all, is needed: {sizes}")
     return next(iter(lengths.values()), None)

@@ -1,38 +1,359 @@
-"""The folder of a run: what was asked (manifest.json), expected (forecast.jsonl) and what happened (ledger.sqlite)."""
+"""A run: requests, a budget, a backend, and a folder in which everything is kept.
+
+    run = Run(["What is 2 + 2?", ...], budget="200k", backend=backend, folder="run")
+    async for result in run:                                     # or, in a script: run.complete()
+        print(result.id, result.outcome, result.text)
+
+The folder holds what was asked (manifest.json), expected (forecast.jsonl) and what happened (ledger.sqlite). A run
+whose folder exists is resumed, if the same is asked: nothing is paid for twice.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import json
 import os
 import shutil
 import time
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
+import orjson
+
 from shadowprice import __version__
 from shadowprice.accounts.sqlite import Ledger
+from shadowprice.backends.base import Backend
+from shadowprice.cost import TOKENS, Rates, parse_budget
+from shadowprice.engine import Settings, make_scheduler
+from shadowprice.engine.executor import Progress, execute
+from shadowprice.engine.scheduler import Round, Scheduler
 from shadowprice.errors import InputError
-from shadowprice.formats.files import replacing
+from shadowprice.forecast import Predictor, default, predict_all
+from shadowprice.formats.batch import requests_from
+from shadowprice.formats.files import Target, replacing
 from shadowprice.formats.forecasts import forecast_line
-from shadowprice.types import Forecast
+from shadowprice.formats.questions import Gold
+from shadowprice.formats.results import ESTIMATE, parse_chunk, parse_result
+from shadowprice.grading import grade
+from shadowprice.tale import ASKS, LIMIT, ask, estimates_in, with_estimates
+from shadowprice.types import Forecast, Request, Result, Usage
+
+_FORMAT = 2  # of run folders
 
 
-class RunFolder:
-    """Keeps a run so that it can be continued after Ctrl-C, a crash or kill -9.
+@dataclass(frozen=True)
+class Summary:
+    """How a run ended. `overspent` is by how much the budget was exceeded: 0 where servers keep their limits."""
 
-    `asked` is everything the results depend on; a run is only continued with the same.
+    requests: int
+    outcomes: dict[str, int]
+    correct: int | None
+    budget: int
+    spent: int
+    overspent: int
+    beyond_grants: int  # units generated above grants, whether the budget covers them or not
+    usage: Usage
+    rounds: list[Round]
+    flags: dict[str, int]  # what was wrong with the server, and how often
+    stopped: str  # why nothing more was sent, though it could have been
+
+    @property
+    def price(self) -> float | None:
+        return self.rounds[-1].price if self.rounds else None
+
+    def count(self, *outcomes: str) -> int:
+        return sum(self.outcomes.get(name, 0) for name in outcomes)
+
+
+class Run:
+    """Answers as many requests as possible, correctly, within one budget that is never exceeded.
+
+    requests    texts, OpenAI request bodies, batch lines, or the path of a batch file
+    budget      `200k`, `256/query`, a number of tokens; with `rates`, `$5`
+    backend     who answers
+    folder      where the run is kept; None: in memory
+    forecaster  None: the one that the package ships
+    gold        what is correct, by request id: answers are graded as they come
+    teacher     policy tale: who estimates; None: the backend, paid from the budget
+    resume      None: if the folder exists; True: it must; False: it must not
+    settings    fields of `engine.Settings`: policy, accounting, max_tokens, reclaim, samples, concurrency, ...
     """
 
-    def __init__(self, path: str | os.PathLike[str], manifest: dict[str, Any], ledger: Ledger) -> None:
-        self.path, self.manifest, self.ledger = Path(path), manifest, ledger
+    def __init__(
+        self,
+        requests: Sequence[str | Mapping[str, Any] | Request] | str | os.PathLike[str],
+        *,
+        budget: int | float | str,
+        backend: Backend,
+        folder: str | os.PathLike[str] | None = None,
+        forecaster: Predictor | None = None,
+        forecaster_name: str = "",
+        gold: Gold | None = None,
+        teacher: Backend | None = None,
+        resume: bool | None = None,
+        rates: Rates = TOKENS,
+        **settings: Any,
+    ) -> None:
+        self.requests = requests_from(requests)
+        if not self.requests:
+            raise InputError("has no requests", fix="give one or more")
+        refuse_several_answers(self.requests)
+        refuse_reserved_names(self.requests)
+        self.settings = Settings(rates=rates, **settings)
+        self.settings.check()
+        self.backend, self.teacher, self.gold = backend, teacher, gold
+        self.budget = parse_budget(budget, len(self.requests), rates)
+        self.progress = Progress(self.budget)
+        self.teaching: dict[str, Any] | None = None  # what asking the teacher came to
+        self._forecaster = forecaster
+        self._scheduler: Scheduler | None = None
+        asked = {
+            "input": _hash(self.requests),
+            "model": backend.model,
+            "forecast": forecaster_name or type(forecaster).__name__,
+            "gold": _hash_of(sorted(gold.items())) if gold else None,
+            "teacher": {"model": teacher.model} if teacher else None,
+            **{name: value for name, value in asdict(self.settings).items() if name not in ("concurrency", "attempts")},
+        }
+        self.folder = RunFolder.open(folder, self.budget, asked, resume) if folder is not None else None
+        self.ledger = self.folder.ledger if self.folder else Ledger.in_memory(self.budget)
+
+    @property
+    def price(self) -> float | None:
+        """Of the latest clearing."""
+        return self._scheduler.price if self._scheduler else None
+
+    @property
+    def spent(self) -> int:
+        """Units, so far."""
+        return self.ledger.spent
+
+    def stop(self, reason: str = "stopped") -> None:
+        """Send nothing more, and finish what is under way; the run can be resumed."""
+        self.progress.stop(reason)
+
+    def complete(self) -> list[Result]:
+        """The results of all requests, in their order. For scripts and notebooks."""
+        with asyncio.Runner() as runner:
+            runner.run(self.execute())
+        return self.results()
+
+    async def __aiter__(self) -> AsyncIterator[Result]:
+        """Results as they come, those of an earlier execution first. Leaving the loop cancels what is under way."""
+        ready: asyncio.Queue[Result | None] = asyncio.Queue()
+        task = asyncio.create_task(self.execute(on_result=ready.put_nowait))
+        task.add_done_callback(lambda _: ready.put_nowait(None))
+        try:
+            for _, line in self._own(self.ledger.results()):
+                yield parse_result(line)
+            while (result := await ready.get()) is not None:
+                yield result
+            await task
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def execute(
+        self,
+        *,
+        on_result: Callable[[Result], None] = lambda result: None,
+        on_event: Callable[[Progress], None] = lambda progress: None,
+        patience: float = 30.0,
+    ) -> Summary:
+        """Runs to the end. `on_result` is given the result of each request, `on_event` the progress."""
+        forecaster = self._forecaster or default()
+        forecast = predict_all(forecaster, self.requests)
+        if self.settings.policy == "tale":
+            forecast = await self._taught(forecast, on_event)
+        if self.folder:
+            self.folder.keep_forecast([request.id for request in self.requests], forecast)
+        scheduler = make_scheduler(self.settings, lambda request: self.backend.can_continue(request.body))
+        self._scheduler = scheduler
+        scheduler.add(self.requests, forecast)
+        self._restore(scheduler)
+        if self.folder is None or not self.folder.finished:
+            kept = len(scheduler.rounds)
+
+            def event(progress: Progress) -> None:
+                nonlocal kept
+                if self.folder and len(scheduler.rounds) != kept:
+                    kept = len(scheduler.rounds)
+                    self.folder.save(rounds=[asdict(each) for each in scheduler.rounds])
+                on_event(progress)
+
+            await execute(
+                scheduler,
+                self.ledger,
+                self.backend,
+                concurrency=self.settings.concurrency,
+                attempts=self.settings.attempts,
+                patience=patience,
+                rates=self.settings.rates,
+                grade=self._grade if self.gold else None,
+                progress=self.progress,
+                on_result=on_result,
+                on_event=event,
+            )
+        summary = self.summary()
+        if self.folder:
+            self.folder.save(done=True, summary=asdict(summary))
+        return summary
+
+    def results(self) -> list[Result]:
+        """What became of each request, in their order; those that were not decided on are missing."""
+        found = {**dict(self.ledger.notes()), **dict(self.ledger.results())}
+        return [parse_result(found[request.id]) for request in self.requests if request.id in found]
+
+    def summary(self) -> Summary:
+        results = self.results()
+        flags = Counter(flag for r in results if r.completion for flag in r.completion.flags)
+        return Summary(
+            requests=len(self.requests),
+            outcomes=dict(Counter(result.outcome for result in results)),
+            correct=sum(result.correct is True for result in results) if self.gold else None,
+            budget=self.budget,
+            spent=self.ledger.spent,
+            overspent=self.ledger.overspent,
+            beyond_grants=self.ledger.beyond_grants,
+            usage=self.ledger.usage,
+            rounds=list(self._scheduler.rounds) if self._scheduler else [],
+            flags=dict(flags),
+            stopped=self.progress.stopped,
+        )
+
+    def write(self, out: Target, errors: Target) -> None:
+        """Every request to one file or the other, in order; the files appear complete or not at all."""
+        found = {**dict(self.ledger.notes()), **dict(self.ledger.results())}
+        with replacing([errors, out]) as (error_file, out_file):
+            for request in self.requests:
+                if (line := found.get(request.id)) is not None:
+                    answered = self.ledger.has_result(request.id)
+                    (out_file if answered else error_file).write(line + b"\n")
+
+    def close(self) -> None:
+        """Closes the ledger."""
+        self.ledger.close()
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- inside --------------------------------------------------------------------------------
+
+    def _restore(self, scheduler: Scheduler) -> None:
+        """What an earlier execution left in the ledger."""
+        if self.folder:
+            scheduler.rounds.extend(self.folder.rounds())
+        place = {request.id: index for index, request in enumerate(self.requests)}
+        for name, line in self._own(self.ledger.chunks()):
+            part, sample, landing = parse_chunk(line)
+            if not self.ledger.has_result(name):
+                scheduler.restore(place[name], part, sample=sample, landing=landing)
+        for name, line in self._own(self.ledger.results()):
+            result = parse_result(line)
+            self.progress.outcomes[result.outcome] += 1
+            scheduler.restore(place[name], result)
+
+    def _own(self, lines: Iterable[tuple[str, bytes]]) -> Iterable[tuple[str, bytes]]:
+        return ((name, line) for name, line in lines if not name.startswith(ESTIMATE))
+
+    def _grade(self, request: Request, text: str) -> bool | None:
+        assert self.gold is not None
+        if request.id not in self.gold:
+            return None
+        correct, grader = self.gold[request.id]
+        return grade(grader, text, correct).correct
+
+    async def _taught(self, forecast: Forecast, on_event: Callable[[Progress], None]) -> Forecast:
+        """Asks the teacher. The model that answers is paid from the budget, half of it at most."""
+        waiting = [request for request in self.requests if not self.ledger.has_result(request.id)]
+        options: dict[str, Any] = {"concurrency": self.settings.concurrency, "attempts": self.settings.attempts}
+        if self.teacher is None:
+            progress = Progress(self.budget)
+            await ask(
+                waiting,
+                self.ledger,
+                self.backend,
+                most=self.budget // 2,
+                progress=progress,
+                on_event=on_event,
+                **options,
+            )
+            self.progress.stopped = progress.stopped
+            found = estimates_in(self.ledger, self.requests)
+        else:
+            with self._account_of_teacher() as account:
+                await ask(waiting, account, self.teacher, most=account.budget, on_event=on_event, **options)
+                found = estimates_in(account, self.requests)
+        figures = {name: value for name, value in asdict(found).items() if name != "found"}
+        self.teaching = {**figures, "charged": self.teacher is None}
+        if self.folder:
+            self.folder.save(teacher=self.teaching)
+        return with_estimates(forecast, self.requests, found.found)
+
+    def _account_of_teacher(self) -> Ledger:
+        most = ASKS * LIMIT * len(self.requests)
+        if self.folder is None:
+            return Ledger.in_memory(most)
+        path = self.folder.path / "teacher.sqlite"
+        return Ledger.reopen(path) if path.exists() else Ledger.create(path, most)
+
+
+def refuse_several_answers(requests: Sequence[Request]) -> None:
+    if several := next((r for r in requests if r.answers > 1), None):
+        raise InputError(
+            f"request {several.id!r} asks for several answers (n)", fix="ask for one; --samples makes more"
+        )
+
+
+def refuse_reserved_names(requests: Sequence[Request]) -> None:
+    if named := next((r for r in requests if r.id.startswith(ESTIMATE)), None):
+        raise InputError(f"custom_id {named.id!r:.80} begins with {ESTIMATE!r}, which is reserved", fix="rename it")
+
+
+def _hash(requests: Sequence[Request]) -> str:
+    return _hash_of([(request.id, request.body) for request in requests])
+
+
+def _hash_of(value: Any) -> str:
+    return hashlib.sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+# --- the folder --------------------------------------------------------------------------------
+
+
+@dataclass
+class RunFolder:
+    """Keeps a run so that it can be resumed after Ctrl-C, a crash or kill -9.
+
+    `asked` is everything that the results depend on; a run is only resumed with the same.
+    """
+
+    path: Path
+    manifest: dict[str, Any]
+    ledger: Ledger = field(repr=False)
+
+    @classmethod
+    def open(
+        cls, path: str | os.PathLike[str], budget: int, asked: Mapping[str, Any], resume: bool | None = None
+    ) -> RunFolder:
+        """Creates the folder, or resumes it: if it exists (None), in any case (True), never (False)."""
+        again = os.path.lexists(path) if resume is None else resume
+        return (cls.resume if again else cls.create)(path, budget, asked)
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], budget: int, asked: Mapping[str, Any]) -> RunFolder:
         folder = Path(path)
         manifest = {
             "shadowprice": __version__,
+            "format": _FORMAT,
             "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "budget": budget,
             "asked": dict(asked),
@@ -44,13 +365,11 @@ class RunFolder:
         try:
             new.mkdir()
             _write(new, manifest)
-            new.rename(folder)  # it appears with its manifest: killed at any moment, what is there can be continued
+            new.rename(folder)  # it appears with its manifest: killed at any moment, it can be resumed
         except BaseException as error:
             shutil.rmtree(new, ignore_errors=True)
             if isinstance(error, OSError) and os.path.lexists(folder):
-                raise InputError(
-                    "is there already", path=path, fix="--resume continues it; --run-folder names another"
-                ) from None
+                raise InputError("exists", path=path, fix="--resume continues it; --run-folder names another") from None
             raise
         return cls(folder, manifest, Ledger.create(folder / "ledger.sqlite", budget))
 
@@ -59,10 +378,14 @@ class RunFolder:
         folder = Path(path)
         try:
             manifest = json.loads((folder / "manifest.json").read_text())
+            if manifest.get("format") != _FORMAT:
+                raise InputError("was made by an older version of shadowprice", path=path, fix="start a new run")
             before, started = {"budget": manifest["budget"], **manifest["asked"]}, bool(manifest["rounds"])
         except FileNotFoundError:
-            raise InputError("is no run to continue", path=path, fix="leave out --resume to start one") from None
-        except (ValueError, KeyError, TypeError):
+            raise InputError("is not a run to resume", path=path, fix="leave out --resume to start one") from None
+        except InputError:
+            raise
+        except (ValueError, KeyError, TypeError, AttributeError):
             raise InputError("has a damaged manifest.json", path=path, fix="start a new run") from None
         now = {"budget": budget, **json.loads(json.dumps(dict(asked)))}
         for name in sorted(before.keys() | now.keys()):
@@ -70,7 +393,7 @@ class RunFolder:
                 raise InputError(
                     f"was started with another {name} ({before.get(name)!r:.60}, now {now.get(name)!r:.60})",
                     path=path,
-                    fix="continue with the same, or start a new run",
+                    fix="resume with the same, or start a new run",
                 )
         ledger = folder / "ledger.sqlite"
         if not started and not ledger.exists():  # killed before anything was sent
@@ -79,11 +402,19 @@ class RunFolder:
 
     @property
     def finished(self) -> bool:
-        """Whether nothing is left to do: it ended, and not because of its server."""
-        return bool(self.manifest["done"]) and not (self.manifest.get("summary") or {}).get("stopped")
+        """Whether nothing is left to do: it ended, not because of its server, and nothing failed."""
+        summary = self.manifest.get("summary") or {}
+        open_ends = summary.get("stopped") or (summary.get("outcomes") or {}).get("failed")
+        return bool(self.manifest["done"]) and not open_ends
 
-    def keep_forecast(self, names: Iterable[str], forecast: Forecast) -> None:
-        """Keeps what was expected of each query, in the form that --forecast reads; the first time only."""
+    def rounds(self) -> list[Round]:
+        """The clearings that the run has had; one that it was killed right after is left out: it is made again."""
+        rounds = [Round(**each) for each in self.manifest["rounds"]]
+        again = rounds and not self.finished and rounds[-1].budget == self.ledger.available
+        return rounds[:-1] if again else rounds
+
+    def keep_forecast(self, names: Sequence[str], forecast: Forecast) -> None:
+        """Keeps what was expected of each request, in the form that --forecast reads; the first time only."""
         path = self.path / "forecast.jsonl"
         if not path.exists():
             with replacing([path]) as (file,):

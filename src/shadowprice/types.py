@@ -82,6 +82,16 @@ class Forecast:
                 some[each.name] = np.broadcast_to(values, len(self))[who]
         return Forecast(**some)
 
+    def shifted(self, more: Array) -> Forecast:
+        """The forecast where every answer takes `more` tokens on top: of what an answer costs beside its own tokens.
+
+        Medians move; the spread is that of the same answer on the longer scale, to first order.
+        """
+        tokens, solved = self.tokens + more, self.solved_tokens + more
+        spread = np.maximum(1e-3, self.spread * self.tokens / tokens)
+        solved_spread = np.maximum(1e-3, self.solved_spread * self.solved_tokens / solved)
+        return Forecast(tokens, spread, self.solve, self.tail, solved, solved_spread)
+
     @classmethod
     def joined(cls, parts: Sequence[Forecast]) -> Forecast:
         """The forecast of all queries of `parts`, in order."""

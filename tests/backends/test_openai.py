@@ -414,7 +414,7 @@ class TestAServerInTrouble:
     def test_says_so_in_the_stream(self):
         outcome = meet(hostile.error_in_the_stream)
         assert isinstance(outcome, Unavailable)
-        assert (str(outcome), outcome.tokens) == ("the server broke off: out of memory", None)
+        assert (str(outcome), outcome.tokens) == ("the server reported an error: out of memory", None)
 
     @pytest.mark.parametrize("reason", ["abort", "error"])
     def test_gives_up(self, reason):
@@ -629,11 +629,12 @@ class TestMistakesOfTheProgram:
             OpenAIBackend("http://localhost:8000/v1", "m", limit_field="tokens")
 
     def test_the_client_is_not_installed(self, monkeypatch):
-        monkeypatch.setitem(sys.modules, "openai", None)
-        monkeypatch.delitem(sys.modules, "shadowprice.backends.openai")
+        monkeypatch.setitem(sys.modules, "aiohttp", None)
+        for name in ("openai", "_http"):
+            monkeypatch.delitem(sys.modules, f"shadowprice.backends.{name}")
         with pytest.raises(MissingExtra, match=r"pip install 'shadowprice\[openai\]'"):
             importlib.import_module("shadowprice.backends.openai")
 
     def test_the_package_loads_no_client(self):
-        code = "import sys, shadowprice.backends.base; sys.exit('openai' in sys.modules)"
+        code = "import sys, shadowprice.backends.base; sys.exit('aiohttp' in sys.modules)"
         assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0

@@ -17,7 +17,7 @@ from shadowprice.datasets.shipped import shipped_traces
 from shadowprice.forecast import DEFAULT, ForecastTable, default, load
 from shadowprice.forecast.evaluation import evaluate
 from shadowprice.forecast.splits import held_out
-from shadowprice.forecast.text import Text
+from shadowprice.forecast.text import TextForecaster
 from shadowprice.formats.batch import read_batch
 from shadowprice.formats.files import sha256_of
 from shadowprice.formats.traces import write_traces
@@ -35,7 +35,7 @@ def train(*arguments) -> int:
 
 
 def same(one: Forecast, other: Forecast, **close) -> bool:
-    """Equal; or, with rtol, close: a folder keeps what was learnt in single precision."""
+    """Equal; or close, with rtol: a folder stores the weights in single precision."""
     equal = (lambda a, b: np.allclose(a, b, **close)) if close else np.array_equal
     for field in fields(Forecast):
         a, b = (np.inf if (v := getattr(f, field.name)) is None else v for f in (one, other))
@@ -44,13 +44,13 @@ def same(one: Forecast, other: Forecast, **close) -> bool:
     return True
 
 
-def queries_of(traces):
+def requests_of(traces):
     return [Request(trace.id, trace.prompt) for trace in traces]
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A folder with `forecaster` and its report, trained on what ships with the package."""
+    """A folder with `forecaster` and its report, trained on the traces in the package."""
     folder = tmp_path_factory.mktemp("trained")
     assert train(TRACES, "--out", folder / "forecaster", "--quiet") == 0
     return folder
@@ -65,54 +65,54 @@ class TestTrain:
     def test_the_report_is_about_questions_that_were_held_out(self, trained):
         traces = shipped_traces("eval")
         out = held_out(traces, 0.2, 0)
-        judging = [trace for trace, held in zip(traces, out, strict=True) if held]
-        learnt = Text().fit([trace for trace, held in zip(traces, out, strict=True) if not held])
-        expected = evaluate(learnt.predict(queries_of(judging)), judging)
+        test = [trace for trace, held in zip(traces, out, strict=True) if held]
+        fitted = TextForecaster().fit([trace for trace, held in zip(traces, out, strict=True) if not held])
+        expected = evaluate(fitted.predict(requests_of(test)), test)
         found = json.loads((trained / "forecaster.report" / "report.json").read_text())
         for part in ("overall", "datasets", "tiers"):
             assert found[part] == json.loads(json.dumps(asdict(expected)))[part]
         assert found["overall"]["spearman"] > 0.6
         assert found["held_out"] == {"share": 0.2, "seed": 0}
-        assert found["learnt_from"] + found["overall"]["traces"] == len(traces)
+        assert found["trained_on"] + found["overall"]["traces"] == len(traces)
 
-    def test_the_forecaster_has_learnt_from_everything(self, trained):
+    def test_the_forecaster_is_trained_on_all_traces(self, trained):
         traces = shipped_traces("eval")
-        asked = queries_of(shipped_traces("train"))
-        assert same(load(trained / "forecaster").predict(asked), Text().fit(traces).predict(asked), rtol=1e-3)
+        asked = requests_of(shipped_traces("train"))
+        assert same(load(trained / "forecaster").predict(asked), TextForecaster().fit(traces).predict(asked), rtol=1e-3)
 
     def test_the_report_is_a_table_and_a_figure(self, trained):
         report = trained / "forecaster.report"
         assert sorted(os.listdir(report)) == ["report.json", "report.md", "report.png", "report.svg"]
-        assert "| everything |" in (report / "report.md").read_text()
+        assert "| all |" in (report / "report.md").read_text()
 
-    def test_the_same_command_makes_the_same_files_and_says_so_in_json(self, trained, tmp_path, capsys):
+    def test_the_same_command_writes_the_same_files_and_a_summary_in_json(self, trained, tmp_path, capsys):
         train(TRACES, "--out", tmp_path / "forecaster", "--json", "--quiet")
-        said = capsys.readouterr()
-        assert said.err == ""
+        printed = capsys.readouterr()
+        assert printed.err == ""
         for path in trained.glob("forecaster*/*"):
             assert (tmp_path / path.relative_to(trained)).read_bytes() == path.read_bytes(), path.name
-        verdict = json.loads(said.out)
-        assert verdict["traces"] == 1000
-        assert verdict["fingerprint"] == sha256_of(tmp_path / "forecaster" / "forecaster.json")
+        summary = json.loads(printed.out)
+        assert summary["traces"] == 1000
+        assert summary["fingerprint"] == sha256_of(tmp_path / "forecaster" / "forecaster.json")
         report = json.loads((tmp_path / "forecaster.report" / "report.json").read_text())
-        assert verdict["report"]["overall"] == report["overall"]
+        assert summary["report"]["overall"] == report["overall"]
 
-    def test_what_it_says(self, trained, tmp_path, capsys):
+    def test_the_summary(self, trained, tmp_path, capsys):
         assert train(TRACES, "--out", tmp_path / "f", "--report", tmp_path / "elsewhere") == 0
-        said = capsys.readouterr()
-        assert said.out.startswith(f"forecaster -> {tmp_path / 'f'}: kind text, 1,000 traces of 1,000 questions")
-        assert "Spearman 0." in said.out
-        assert "AUC 0." in said.out
-        assert "elsewhere" in said.out
-        assert "held out" in said.err
-        assert "learning from all 1,000 traces" in said.err
+        printed = capsys.readouterr()
+        assert printed.out.startswith(f"forecaster -> {tmp_path / 'f'}: kind text, 1,000 traces of 1,000 questions")
+        assert "Spearman 0." in printed.out
+        assert "AUC 0." in printed.out
+        assert "elsewhere" in printed.out
+        assert "held out" in printed.err
+        assert "training on all 1,000 traces" in printed.err
         assert (tmp_path / "elsewhere" / "report.md").exists()
 
-    def test_nothing_held_out_nothing_reported(self, trained, tmp_path, capsys):
+    def test_validation_0_writes_no_report(self, trained, tmp_path, capsys):
         assert train(TRACES, "--out", tmp_path / "f", "--validation", 0) == 0
         assert os.listdir(tmp_path) == ["f"]
         assert "Spearman" not in capsys.readouterr().out
-        asked = queries_of(shipped_traces("train"))
+        asked = requests_of(shipped_traces("train"))
         assert same(load(tmp_path / "f").predict(asked), load(trained / "forecaster").predict(asked))
 
     def test_several_files(self, tmp_path, capsys):
@@ -122,22 +122,24 @@ class TestTrain:
         train(tmp_path / "a.jsonl", tmp_path / "b.jsonl.gz", "--out", tmp_path / "f", "--validation", 0, "--quiet")
         assert "1,000 traces of 1,000 questions" in capsys.readouterr().out
 
-    def test_traces_without_grades_tell_of_length_only(self, tmp_path, capsys):
+    def test_traces_without_grades_are_used_for_the_length_only(self, tmp_path, capsys):
         traces = [Trace(t.id, t.prompt, t.tokens, None, t.truncated) for t in shipped_traces("eval")[:150]]
         write_traces(tmp_path / "t.jsonl", traces)
         assert train(tmp_path / "t.jsonl", "--out", tmp_path / "f", "--quiet") == 0
-        assert "success    no trace is graded" in capsys.readouterr().out
+        assert "correct    no trace is graded" in capsys.readouterr().out
 
-    def test_without_matplotlib_the_report_goes_without_a_figure(self, tmp_path, capsys, monkeypatch):
+    def test_without_matplotlib_the_report_has_no_figure(self, tmp_path, capsys, monkeypatch):
         monkeypatch.setitem(sys.modules, "matplotlib", None)
         assert train(TRACES, "--out", tmp_path / "f", "--quiet") == 0
-        assert "pip install 'shadowprice[plots]'" in capsys.readouterr().err
+        assert capsys.readouterr().err == (
+            "note: no figure in the report: the figure needs an extra (pip install 'shadowprice[plots]')\n"
+        )
         assert sorted(os.listdir(tmp_path / "f.report")) == ["report.json", "report.md"]
 
 
 class TestAdapt:
     def wordier(self, path):
-        """A model that says three times as much."""
+        """A model whose answers are three times as long."""
         traces = [
             Trace(t.id, t.prompt, 3 * t.tokens, t.correct, t.truncated)
             for t in shipped_traces("train")
@@ -146,20 +148,20 @@ class TestAdapt:
         write_traces(path, traces)
         return traces
 
-    def test_another_model_from_some_of_its_traces(self, trained, tmp_path, capsys):
+    def test_to_another_model(self, trained, tmp_path, capsys):
         traces = self.wordier(tmp_path / "t.jsonl")
         assert train(tmp_path / "t.jsonl", "--from", trained / "forecaster", "--out", tmp_path / "f", "--quiet") == 0
-        asked = queries_of(traces)
+        asked = requests_of(traces)
         before, after = (load(place).predict(asked).tokens for place in (trained / "forecaster", tmp_path / "f"))
         assert 1.8 < np.median(after / before) < 5
         report = json.loads((tmp_path / "f.report" / "report.json").read_text())
         assert report["overall"]["log_error"] < report["before_adapting"]["log_error"]
         assert "Before it was adapted" in (tmp_path / "f.report" / "report.md").read_text()
 
-    def test_the_shipped_one(self, tmp_path):
+    def test_the_one_in_the_package(self, tmp_path):
         self.wordier(tmp_path / "t.jsonl")
         assert train(tmp_path / "t.jsonl", "--from", "default", "--out", tmp_path / "f", "--validation", 0) == 0
-        asked = queries_of(shipped_traces("eval"))
+        asked = requests_of(shipped_traces("eval"))
         assert not same(load(tmp_path / "f").predict(asked), default().predict(asked))
 
     def test_in_place(self, trained, tmp_path):
@@ -171,21 +173,21 @@ class TestAdapt:
         load(tmp_path / "f")
 
     @pytest.mark.parametrize(
-        ("more", "told"),
+        ("more", "message"),
         [
-            (["--kind", "encoder"], "--kind encoder: what is adapted is of kind text (leave out --kind)"),
-            (["--epochs", "3"], "--epochs: nothing to set where a forecaster is adapted (leave it out, or --from)"),
+            (["--kind", "encoder"], "--kind encoder with --from a forecaster of kind text (leave out --kind)"),
+            (["--epochs", "3"], "--epochs with --from: only a new encoder has that option (leave out one of them)"),
         ],
     )
-    def test_what_does_not_go_with_it(self, trained, tmp_path, capsys, more, told):
+    def test_options_that_contradict_it(self, trained, tmp_path, capsys, more, message):
         assert train(TRACES, "--from", trained / "forecaster", "--out", tmp_path / "f", *more) == 2
-        assert capsys.readouterr().err == f"shadowprice: {told}\n"
+        assert capsys.readouterr().err == f"shadowprice: {message}\n"
 
 
 class TestEncoder:
     @pytest.fixture
     def base(self, tmp_path):
-        """A folder with a transformer as small as can be, which has learnt nothing."""
+        """A folder with a tiny untrained transformer."""
         for package in ("torch", "tokenizers", "transformers"):
             pytest.importorskip(package, reason="the extra `encoder` is not installed")
         from tokenizers import Tokenizer, models, pre_tokenizers
@@ -202,16 +204,16 @@ class TestEncoder:
         BertModel(BertConfig(vocab_size=len(words), **shape)).save_pretrained(folder)
         return folder
 
-    def test_what_is_asked_for_is_what_is_trained(self, base, asked, tmp_path, capsys):
+    def test_the_options_reach_the_encoder(self, base, asked, tmp_path, capsys):
         write_traces(tmp_path / "t.jsonl", shipped_traces("eval")[:60])
         assert train(
             tmp_path / "t.jsonl", "--out", tmp_path / "f", "--kind", "encoder", "--base", base, "--epochs", 2,
             "--batch-size", 16, "--max-length", 24, "--learning-rate", 0.001, "--heads", "success,spread",
             "--checkpoints", tmp_path / "states", "--seed", 7,
         ) == 0  # fmt: skip
-        said = capsys.readouterr()
-        assert "kind encoder, 60 traces of 60 questions" in said.out
-        assert said.err.count("epoch") >= 4  # two trainings of two epochs
+        printed = capsys.readouterr()
+        assert "kind encoder, 60 traces of 60 questions" in printed.out
+        assert printed.err.count("epoch") >= 4  # two trainings of two epochs
         assert sorted(os.listdir(tmp_path / "states")) == ["all", "held-out"]
         settings = json.loads((tmp_path / "f" / "forecaster.json").read_text())["about"]["settings"]
         expected = {"epochs": 2, "batch": 16, "max_length": 24, "learning_rate": 0.001, "seed": 7}
@@ -220,7 +222,7 @@ class TestEncoder:
         assert main(["forecast", str(asked), "--forecaster", str(tmp_path / "f"), "--out", str(tmp_path / "o")]) == 0
         assert len(read_jsonl(tmp_path / "o")) == 100
 
-    def test_what_it_has_not_is_refused_before_anything_is_read(self, tmp_path, capsys):
+    def test_invalid_settings_are_refused_before_anything_is_read(self, tmp_path, capsys):
         pytest.importorskip("torch", reason="the extra `encoder` is not installed")
         for more in (["--heads", "tails"], ["--epochs", "0"]):
             assert train("no-such-traces", "--out", tmp_path / "f", "--kind", "encoder", *more) == 2
@@ -231,9 +233,9 @@ class TestForecast:
     def test_every_request_in_order(self, trained, asked, tmp_path):
         out = tmp_path / "lengths.jsonl"
         assert main(["forecast", str(asked), "--forecaster", str(trained / "forecaster"), "--out", str(out)]) == 0
-        queries = [line.request for line in read_batch(asked)]
-        assert [line["custom_id"] for line in read_jsonl(out)] == [query.id for query in queries]
-        assert same(ForecastTable(out).predict(queries), load(trained / "forecaster").predict(queries))
+        requests = [line.request for line in read_batch(asked)]
+        assert [line["custom_id"] for line in read_jsonl(out)] == [request.id for request in requests]
+        assert same(ForecastTable(out).predict(requests), load(trained / "forecaster").predict(requests))
 
     def test_to_standard_output_and_from_standard_input(self, trained, asked):
         with asked.open("rb") as source:
@@ -246,7 +248,7 @@ class TestForecast:
         assert len(lines) == 100
         assert all(line["tokens"] >= 1 and 0 < line["solve"] < 1 for line in lines)
 
-    def test_more_than_is_forecast_at_a_time(self, batch, tmp_path):
+    def test_more_requests_than_one_chunk(self, batch, tmp_path):
         path = batch([request_line(f"r{i}", "word " * (i % 50 + 1)) for i in range(9000)])
         out = tmp_path / "lengths.jsonl"
         assert main(["forecast", str(path), "--out", str(out)]) == 0
@@ -255,12 +257,12 @@ class TestForecast:
         assert lines[8050] == {**lines[0], "custom_id": "r8050"}
         assert lines[8051]["tokens"] != lines[8050]["tokens"]
 
-    def test_without_a_forecaster_it_is_the_shipped_one(self, asked, tmp_path):
+    def test_the_default_is_the_forecaster_in_the_package(self, asked, tmp_path):
         assert main(["forecast", str(asked), "--out", str(tmp_path / "lengths.jsonl")]) == 0
-        queries = [line.request for line in read_batch(asked)]
-        assert same(ForecastTable(tmp_path / "lengths.jsonl").predict(queries), default().predict(queries))
+        requests = [line.request for line in read_batch(asked)]
+        assert same(ForecastTable(tmp_path / "lengths.jsonl").predict(requests), default().predict(requests))
 
-    def test_a_reader_that_leaves_early_is_no_error(self, batch):
+    def test_a_reader_that_stops_early_causes_no_error(self, batch):
         path = batch([request_line(f"r{i}") for i in range(20_000)])
         done = subprocess.run(
             ["bash", "-o", "pipefail", "-c", f"{sys.executable} -m shadowprice forecast {path} | head -n 1"],
@@ -292,7 +294,7 @@ class TestPlanAndRun:
         written = []
         for policy in ("clear", "expected"):
             for name, value in (("--forecast", str(table)), ("--forecaster", forecaster)):
-                out, errors = tmp_path / f"{policy}{name}", tmp_path / f"{policy}{name}.abandoned"
+                out, errors = tmp_path / f"{policy}{name}", tmp_path / f"{policy}{name}.declined"
                 assert main(
                     ["plan", str(asked), "--budget", "30/query", "--policy", policy, name, value, "--out", str(out),
                      "--errors", str(errors)]
@@ -302,8 +304,8 @@ class TestPlanAndRun:
         assert written[2] == written[3]
         assert written[0] != written[2]
 
-    def test_what_is_known_of_right_answers_reaches_the_market(self, batch, tmp_path):
-        """The same median and chance; but right answers are short for the one, and long for the other."""
+    def test_the_length_of_correct_answers_reaches_the_market(self, batch, tmp_path):
+        """The same median and probability, but correct answers are short for one request and long for the other."""
         path = batch([request_line("short"), request_line("long")])
         table = batch(
             [
@@ -316,7 +318,7 @@ class TestPlanAndRun:
         assert main([*arguments, "--out", str(tmp_path / "o"), "--errors", str(tmp_path / "e")]) == 3
         assert [line["custom_id"] for line in read_jsonl(tmp_path / "o")] == ["short"]
 
-    def test_a_file_and_a_forecaster_are_too_much(self, asked, capsys):
+    def test_forecast_and_forecaster_exclude_each_other(self, asked, capsys):
         with pytest.raises(SystemExit, match="2"):
             main(["plan", str(asked), "--budget", "10k", "--forecast", "a", "--forecaster", "b"])
         assert "not allowed with" in capsys.readouterr().err
@@ -337,13 +339,13 @@ class TestPlanAndRun:
         with hostile.Server(hostile.well_behaved) as server:
             arguments += ["--base-url", server.url]
             assert main([*arguments, "--forecaster", str(trained / "forecaster")]) == 0
-            known_by = f"forecaster {sha256_of(trained / 'forecaster' / 'forecaster.json')}"
-            assert json.loads((tmp_path / "run" / "manifest.json").read_text())["asked"]["forecast"] == known_by
+            identity = f"forecaster {sha256_of(trained / 'forecaster' / 'forecaster.json')}"
+            assert json.loads((tmp_path / "run" / "manifest.json").read_text())["asked"]["forecast"] == identity
             assert main([*arguments, "--resume"]) == 2
             assert "was started with another forecast" in capsys.readouterr().err
             assert main([*arguments, "--run-folder", str(tmp_path / "other")]) == 0
-        known_by = f"forecaster {sha256_of(DEFAULT / 'forecaster.json')}"
-        assert json.loads((tmp_path / "other" / "manifest.json").read_text())["asked"]["forecast"] == known_by
+        identity = f"forecaster {sha256_of(DEFAULT / 'forecaster.json')}"
+        assert json.loads((tmp_path / "other" / "manifest.json").read_text())["asked"]["forecast"] == identity
 
 
 def trace_line(**changes):
@@ -351,28 +353,28 @@ def trace_line(**changes):
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         (None, "traces.jsonl: No such file or directory (check the path)"),
-        ("", "0 questions to learn from, 20 are needed (give more traces)"),
-        ("\n".join(trace_line(prompt=f"q{i}") for i in range(19)), "19 questions to learn from, 20 are needed"),
-        ("\n".join(trace_line(prompt=f"Q {i % 3}") for i in range(99)), "3 questions to learn from, 20 are needed"),
-        ("\n".join(trace_line(prompt=f"q{i}", tokens=0) for i in range(99)), "0 questions to learn from"),
-        ("\n".join(trace_line(prompt=f"q{i}") for i in range(22)), "questions left to learn from, 20 are needed"),
+        ("", "0 questions to train on, 20 are needed (give more traces)"),
+        ("\n".join(trace_line(prompt=f"q{i}") for i in range(19)), "19 questions to train on, 20 are needed"),
+        ("\n".join(trace_line(prompt=f"Q {i % 3}") for i in range(99)), "3 questions to train on, 20 are needed"),
+        ("\n".join(trace_line(prompt=f"q{i}", tokens=0) for i in range(99)), "0 questions to train on"),
+        ("\n".join(trace_line(prompt=f"q{i}") for i in range(22)), "questions left to train on, 20 are needed"),
         (f"{trace_line()}\n{{", "traces.jsonl:2: not JSON"),
-        (f"{trace_line()}\n\n{trace_line(tokens='many')}", "traces.jsonl:3: tokens is 'many' (fix or remove the line)"),
-        (f'{trace_line()}\n{{"id": "t", "tokens": 5}}', "traces.jsonl:2: no prompt (fix or remove the line)"),
+        (f"{trace_line()}\n\n{trace_line(tokens='many')}", "traces.jsonl:3: tokens is 'many'"),
+        (f'{trace_line()}\n{{"id": "t", "tokens": 5}}', "traces.jsonl:2: no prompt"),
         (f"{trace_line()}\n{trace_line(prompt=' ')}", "traces.jsonl:2: an empty prompt"),
     ],
 )
-def test_traces_nothing_can_be_learnt_from(tmp_path, capsys, content, told):
+def test_traces_that_cannot_be_used(tmp_path, capsys, content, message):
     path = tmp_path / "traces.jsonl"
     if content is not None:
         path.write_text(content)
     assert train(path, "--out", tmp_path / "f", "--quiet") == 2
-    said = capsys.readouterr().err
-    assert told in said
-    assert said.count("\n") == 1
+    printed = capsys.readouterr().err
+    assert message in printed
+    assert printed.count("\n") == 1
     assert os.listdir(tmp_path) in ([], ["traces.jsonl"])
 
 
@@ -380,47 +382,43 @@ def test_traces_nothing_can_be_learnt_from(tmp_path, capsys, content, told):
 def test_a_damaged_gzip_file(tmp_path, capsys, damage):
     path, content = tmp_path / "traces.jsonl.gz", TRACES.read_bytes()
     middle = len(content) // 2
-    path.write_bytes(
-        {
-            "cut off": content[:middle],
-            "a wrong byte": content[:middle] + bytes([content[middle] ^ 255]) + content[middle + 1 :],
-        }[damage]
-    )
+    if damage == "cut off":
+        path.write_bytes(content[:middle])
+    else:
+        path.write_bytes(content[:middle] + bytes([content[middle] ^ 255]) + content[middle + 1 :])
     assert train(path, "--out", tmp_path / "f", "--quiet") == 2
-    said = capsys.readouterr().err
-    assert said.startswith(f"shadowprice: {path}:")
-    assert said.count("\n") == 1
+    printed = capsys.readouterr().err
+    assert printed.startswith(f"shadowprice: {path}:")
+    assert printed.count("\n") == 1
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
-        (["--validation", "1"], "--validation 1 is no share (give 0 to 0.9; 0 is no report)"),
-        (["--validation", "nan"], "--validation nan is no share"),
-        (["--validation", "0", "--report", "r"], "--validation 0 leaves nothing to report on"),
+        (["--validation", "1"], "--validation 1 is not a share (give 0 to 0.9; 0 is no report)"),
+        (["--validation", "nan"], "--validation nan is not a share"),
+        (["--validation", "0", "--report", "r"], "--report with --validation 0, which writes no report"),
         (["--report", "f/report"], "f/report: is inside the forecaster (put the report beside it)"),
         (["--report", "f"], "f: is inside the forecaster"),
         (["--report", "a-file"], "a-file: is not a folder"),
-        (["--out", "a-file"], "a-file: holds something else than a forecaster (name a new folder)"),
-        (["--out", "."], ".: holds something else than a forecaster"),
-        (["--epochs", "0"], "--epochs: the forecaster text has no such option (use --kind encoder)"),
-        (["--from", "nowhere"], "nowhere: holds no forecaster.json (name a folder made by `train`)"),
+        (["--out", "a-file"], "a-file: the folder holds something other than a forecaster"),
+        (["--out", "."], ".: the folder holds something other than a forecaster"),
+        (["--epochs", "0"], "--epochs: the kind text has no such option (use --kind encoder)"),
+        (["--from", "nowhere"], "nowhere: the folder has no forecaster.json (give a folder made by `train`)"),
     ],
 )
-def test_options_that_cannot_be_meant_are_refused_before_anything_is_read(
-    tmp_path, capsys, monkeypatch, arguments, told
-):
+def test_invalid_options_are_refused_before_anything_is_read(tmp_path, capsys, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
     Path("a-file").write_text("mine")
     assert train("no-such-traces.jsonl", "--out", "f", *arguments) == 2
-    said = capsys.readouterr().err
-    assert said.startswith(f"shadowprice: {told}")
-    assert said.count("\n") == 1
+    printed = capsys.readouterr().err
+    assert printed.startswith(f"shadowprice: {message}")
+    assert printed.count("\n") == 1
     assert Path("a-file").read_text() == "mine"
     assert os.listdir(tmp_path) == ["a-file"]
 
 
-def test_stopped_it_leaves_what_was_there(tmp_path):
+def test_interrupted_it_writes_nothing(tmp_path):
     traces = [
         Trace(f"{i}-{trace.id}", f"{trace.prompt} {i}", trace.tokens, trace.correct)
         for i in range(8)
@@ -435,7 +433,7 @@ def test_stopped_it_leaves_what_was_there(tmp_path):
         text=True,
     )
     for line in process.stderr:
-        if "learning from all" in line:
+        if "training on all" in line:
             process.send_signal(signal.SIGINT)
             break
     _, rest = process.communicate(timeout=120)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from shadowprice import Forecast
 from shadowprice.engine.metered import Meter, replayed
-from shadowprice.forecast.calibration import learnt
+from shadowprice.forecast.calibration import recalibrate
 
 CAP = 4096
 
@@ -93,7 +93,7 @@ def test_what_is_learnt_is_level_and_spread_and_the_tail_only_where_there_is_non
     forecast, lengths, _ = batch(400, factor=3.0, spread=0.5)
     sure = Forecast(forecast.tokens, 0.1, forecast.solve, tail=4.0)
     age, ended = np.where(lengths < 400, lengths, 400), lengths < 400
-    found = learnt(sure, age, ended)
+    found = recalibrate(sure, age, ended)
     assert np.ptp(found.tokens / sure.tokens) < 1e-9
     assert np.median(found.tokens / sure.tokens) == pytest.approx(1 / 3, rel=0.15)
     assert float(np.median(found.spread)) == pytest.approx(0.5, rel=0.25)
@@ -103,7 +103,7 @@ def test_what_is_learnt_is_level_and_spread_and_the_tail_only_where_there_is_non
     rng = np.random.default_rng(1)
     off = np.where(rng.random(400) < 0.5, -np.abs(rng.normal(size=400)), np.abs(rng.standard_t(2, 400)))
     heavy = np.clip(forecast.tokens * np.exp(0.5 * off), 1, 10**6).astype(int)
-    assert learnt(forecast, heavy, np.ones(400, dtype=bool)).tail <= 3
+    assert recalibrate(forecast, heavy, np.ones(400, dtype=bool)).tail <= 3
 
 
 def test_without_learning_a_forecast_that_is_too_short_and_too_sure_would_cost_dearly():

@@ -1,4 +1,4 @@
-"""Reports in a real browser, headless Chromium: no error, every figure to be seen, nothing on top of another."""
+"""Pages in headless Chromium: no error, every figure is visible, nothing overlaps."""
 
 from __future__ import annotations
 
@@ -12,28 +12,29 @@ import subprocess
 
 import pytest
 
+from shadowprice.report.labels import outcome_label
 from shadowprice.report.reproduction import report
 from shadowprice.report.run import run_report
 from shadowprice.runs import RunFolder
 
-from .test_report import HOSTILE
-from .test_runreport import answer, asdict_round
+from .helpers import HOSTILE, main_row
+from .test_run import answer, clearing
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium here (Debian: apt-get install chromium)")
 DESKTOP, PHONE = 1280, 390
 
-# Runs inside the page and tells what it found; what a page complains about is in the browser's log.
+# Runs inside the page and reports what it found; errors of the page are in the browser's log.
 LOOK = """
 const box = (element) => {
   const { x, y, width, height } = element.getBoundingClientRect();
   return { x, y, width, height };
 };
 const seen = (element) => { const at = box(element); return at.width > 0 && at.height > 0; };
-const found = { width: innerWidth, scroll: document.documentElement.scrollWidth, panels: [], searches: {} };
+const found = { width: innerWidth, scroll: document.documentElement.scrollWidth, plots: [], searches: {} };
 found.background = getComputedStyle(document.body).backgroundColor;
 found.ink = getComputedStyle(document.body).color;
-for (const svg of document.querySelectorAll(".panel svg")) {
+for (const svg of document.querySelectorAll(".plot svg")) {
   if (!seen(svg)) continue;
   const scale = box(svg).width / svg.viewBox.baseVal.width;
   const texts = [...svg.querySelectorAll("text")].map((text) => {
@@ -41,7 +42,7 @@ for (const svg of document.querySelectorAll(".panel svg")) {
     return { said: text.textContent, size: parseFloat(fontSize) * scale, colour: fill, ...box(text) };
   });
   const drawn = svg.querySelectorAll("path, use").length;
-  found.panels.push({ about: svg.getAttribute("aria-label"), drawn, texts, ...box(svg) });
+  found.plots.push({ about: svg.getAttribute("aria-label"), drawn, texts, ...box(svg) });
 }
 const sections = [...document.querySelectorAll("section")];
 found.hidden = sections.filter((section) => !seen(section)).map((section) => section.id);
@@ -82,7 +83,7 @@ addEventListener("message", (event) => { document.getElementById("outcome").text
 
 
 def look_at(page, folder, *, width=DESKTOP, dark=False, words=()):
-    """What a browser shows of a page, and what it complained about."""
+    """What a browser shows of a page, and its errors."""
     script = LOOK.replace("WORDS", json.dumps(list(words)))
     ours = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     page = page.replace("script-src ", f"script-src 'sha256-{ours}' ")
@@ -94,9 +95,9 @@ def look_at(page, folder, *, width=DESKTOP, dark=False, words=()):
     command += ["--virtual-time-budget=20000", "--dump-dom", (folder / "frame.html").as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     outcome = re.search(r'<pre id="outcome">(.+?)</pre>', done.stdout, re.DOTALL)
-    complaints = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
-    assert outcome is not None, complaints or done.stderr[-2000:]
-    return json.loads(html.unescape(outcome[1])), complaints
+    errors = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    assert outcome is not None, errors or done.stderr[-2000:]
+    return json.loads(html.unescape(outcome[1])), errors
 
 
 @pytest.fixture(scope="module")
@@ -108,96 +109,97 @@ def pages(page, tmp_path_factory):
         for number in range(30):
             reservation = ledger.reserve(f"q{number}", 16)
             ledger.settle(reservation, 3 + number % 14, answer(3 + number % 14, "length" if number % 3 else "stop"))
-        place.save(rounds=[asdict_round(500, 30), asdict_round(300, 12), asdict_round(90, 5)])
+        place.save(rounds=[clearing(500, 30), clearing(300, 12), clearing(90, 5)])
     return {"results": page, "run": run_report(folder)}
 
 
 @pytest.fixture(scope="module", params=[("results", DESKTOP), ("results", PHONE), ("run", DESKTOP), ("run", PHONE)])
 def shown(request, pages, tmp_path_factory):
     kind, width = request.param
-    found, complaints = look_at(pages[kind], tmp_path_factory.mktemp("browser"), width=width)
-    return {"kind": kind, "asked": width, "complaints": complaints, **found}
+    found, errors = look_at(pages[kind], tmp_path_factory.mktemp("browser"), width=width)
+    return {"kind": kind, "asked": width, "errors": errors, **found}
 
 
-def test_it_opens_without_a_complaint(shown):
-    assert shown["complaints"] == []
+def test_it_opens_without_errors(shown):
+    assert shown["errors"] == []
     assert shown["width"] == shown["asked"]
 
 
-def test_every_section_and_every_figure_can_be_seen(shown):
+def test_every_section_and_figure_is_visible(shown):
     assert shown["hidden"] == []
-    assert len(shown["panels"]) >= (25 if shown["kind"] == "results" else 3)
-    for panel in shown["panels"]:
-        assert panel["drawn"] >= 5, panel["about"]
-        assert panel["height"] > 100, panel["about"]
+    assert len(shown["plots"]) >= (25 if shown["kind"] == "results" else 3)
+    for plot in shown["plots"]:
+        assert plot["drawn"] >= 5, plot["about"]
+        assert plot["height"] > 100, plot["about"]
 
 
-def test_the_page_is_no_wider_than_the_screen(shown):
+def test_the_page_is_not_wider_than_the_screen(shown):
     assert shown["scroll"] <= shown["width"]
-    for panel in shown["panels"]:
-        assert panel["x"] + panel["width"] <= shown["width"], panel["about"]
+    for plot in shown["plots"]:
+        assert plot["x"] + plot["width"] <= shown["width"], plot["about"]
 
 
-def test_no_words_of_a_figure_are_cut_off_or_too_small(shown):
-    for panel in shown["panels"]:
-        for text in panel["texts"]:
-            assert text["size"] >= 8.5, (panel["about"], text["said"])
-            assert text["x"] >= panel["x"] - 4, (panel["about"], text["said"])
-            assert text["x"] + text["width"] <= panel["x"] + panel["width"] + 4, (panel["about"], text["said"])
+def test_text_in_figures_is_not_clipped_or_too_small(shown):
+    for plot in shown["plots"]:
+        for text in plot["texts"]:
+            assert text["size"] >= 8.5, (plot["about"], text["said"])
+            assert text["x"] >= plot["x"] - 4, (plot["about"], text["said"])
+            assert text["x"] + text["width"] <= plot["x"] + plot["width"] + 4, (plot["about"], text["said"])
 
 
-def test_no_words_of_a_figure_stand_on_others(shown):
-    for panel in shown["panels"]:
-        texts = [text for text in panel["texts"] if text["said"].strip()]
+def test_text_in_figures_does_not_overlap(shown):
+    for plot in shown["plots"]:
+        texts = [text for text in plot["texts"] if text["said"].strip()]
         for i, one in enumerate(texts):
             for other in texts[i + 1 :]:
                 wide = min(one["x"] + one["width"], other["x"] + other["width"]) - max(one["x"], other["x"])
                 high = min(one["y"] + one["height"], other["y"] + other["height"]) - max(one["y"], other["y"])
-                assert wide <= 1 or high <= 3, (panel["about"], one["said"], other["said"])
+                assert wide <= 1 or high <= 3, (plot["about"], one["said"], other["said"])
 
 
-def test_the_table_of_queries_filters_and_sorts(pages, results, tmp_path):
+def test_the_query_table_filters_and_sorts(pages, results, tmp_path):
     name = results.queries[7]["id"]
-    found, complaints = look_at(pages["results"], tmp_path, words=[name, "SOLVED right", "no such words"])
-    assert complaints == []
+    found, errors = look_at(pages["results"], tmp_path, words=[name, "CORRECT right", "no such words"])
+    assert errors == []
     assert found["all"] == len(results.queries)
     once = found["searches"][name]
     assert once["told"] == f"{len(once['rows'])} of {len(results.queries)} rows"
     assert all(name in row for row in once["rows"])
     solved = [row for row in results.queries if row["outcome"] == "solved"]
-    assert len(found["searches"]["SOLVED right"]["rows"]) == len(solved) > 0
+    assert len(found["searches"]["CORRECT right"]["rows"]) == len(solved) > 0
     assert found["searches"]["no such words"] == {"rows": [], "told": f"0 of {len(results.queries)} rows"}
     chosen = found["chosen"]
     assert set(chosen["rows"]) == {chosen["value"]}
-    assert len(chosen["rows"]) == sum(row["outcome"] == chosen["value"] for row in results.queries)
+    outcomes = [outcome_label(row["outcome"]) for row in results.queries]
+    assert len(chosen["rows"]) == outcomes.count(chosen["value"])
     grants = found["sorted"]["grant, tokens"]
     assert [int(value) for value in grants["up"]] == sorted(row["grant"] for row in results.queries)
     assert grants["down"] == grants["up"][::-1]
-    assert found["sorted"]["outcome"]["up"] == sorted(row["outcome"] for row in results.queries)
+    assert found["sorted"]["outcome"]["up"] == sorted(outcomes)
 
 
-def test_in_the_dark_words_are_light(pages, tmp_path):
+def test_dark_mode_has_light_text(pages, tmp_path):
     (tmp_path / "light").mkdir()
     (tmp_path / "dark").mkdir()
     light, _ = look_at(pages["run"], tmp_path / "light")
-    dark, complaints = look_at(pages["run"], tmp_path / "dark", dark=True)
-    assert complaints == []
+    dark, errors = look_at(pages["run"], tmp_path / "dark", dark=True)
+    assert errors == []
     assert brightness(light["background"]) > 240
     assert brightness(light["ink"]) < 60
     assert brightness(dark["background"]) < 40
-    for panel in dark["panels"]:
-        assert all(brightness(text["colour"]) > 150 for text in panel["texts"])
+    for plot in dark["plots"]:
+        assert all(brightness(text["colour"]) > 150 for text in plot["texts"])
 
 
 def brightness(colour):
     return sum(map(float, re.findall(r"[\d.]+", colour)[:3])) / 3
 
 
-def test_nothing_that_data_may_hold_is_run(results, tmp_path):
+def test_no_data_is_executed(results, tmp_path):
     queries = [{**row, "id": HOSTILE, "why": HOSTILE, "outcome": HOSTILE} for row in results.queries[:5]]
     rows = [row for row in results.rows if row["table"] in ("main", "findings")]
     rows = [{**row, **({"claim": HOSTILE} if "claim" in row else {"stream": HOSTILE})} for row in rows]
     page = report(type(results)(rows, {"model": HOSTILE, "command": HOSTILE}, queries))
-    found, complaints = look_at(page, tmp_path, words=["alert(1)"])
-    assert complaints == []
+    found, errors = look_at(page, tmp_path, words=["alert(1)"])
+    assert errors == []
     assert len(found["searches"]["alert(1)"]["rows"]) == 5

@@ -1,10 +1,10 @@
 """Models that answer, behind one protocol.
 
-    openai   any OpenAI-compatible server
-    local    a model on this machine, in a process of its own
-    replay   recorded generations
+    openai     any OpenAI-compatible server
+    llamacpp   a model on this machine, in its own process
+    recorded   recorded answers
 
-Import the one you need: `shadowprice.backends.base` itself loads none of them.
+Import the one you need: `shadowprice.backends.base` loads none of them.
 """
 
 from __future__ import annotations
@@ -14,16 +14,28 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from shadowprice.errors import Refused
+from shadowprice.formats.limits import LIMIT_FIELDS
 from shadowprice.types import Completion
 
-__all__ = ["LANDING", "Backend", "PausingBackend", "granted", "joined", "pausable", "response", "with_text"]
+__all__ = [
+    "BOX_STOPS",
+    "LANDING",
+    "Backend",
+    "can_be_continued",
+    "effective_limit",
+    "join",
+    "opens_box",
+    "prefix",
+    "response",
+    "with_text",
+]
 
-# What is written into a model's mouth so that it states its final answer.
+# A suffix that makes a model state its final answer.
 LANDING = "\n\nTherefore, the final answer is \\boxed{"
-# Every name servers know for the limit; llama.cpp's own `n_predict` outranks the others there.
-LIMIT_FIELDS = ("max_completion_tokens", "max_tokens", "n_predict")
-# What applies to an answer as a whole, so that its parts would not add up to the same answer.
-_OF_THE_WHOLE = (
+# Texts that end a boxed answer, the most frequent first. A brace alone does not: \frac{1}{2} contains some.
+BOX_STOPS = ("}$", "}.", "}\n", "}\\)", "}\\]", "} \\")
+# Fields that apply to an answer as a whole: with them, the parts of an answer do not add up to the same answer.
+_WHOLE_ANSWER_FIELDS = (
     "stop", "tools", "functions", "response_format", "grammar", "json_schema", "structured_outputs", "guided_json",
     "guided_regex", "guided_choice", "guided_grammar", "logprobs", "min_tokens", "presence_penalty",
     "frequency_penalty", "repetition_penalty",
@@ -35,80 +47,56 @@ class Backend(Protocol):
 
     model: str
 
-    async def complete(self, body: Mapping[str, Any], limit: int) -> Completion:
+    def can_continue(self, body: Mapping[str, Any]) -> bool | None:
+        """Whether an answer to `body` can be continued from a part of it; None: unknown before it is tried."""
+        ...
+
+    async def complete(
+        self, body: Mapping[str, Any], limit: int, *, continue_from: Completion | None = None, suffix: str = ""
+    ) -> Completion:
         """Answer an OpenAI request body (`messages` or `prompt`) with at most `limit` tokens, one or more.
 
-        A smaller limit of the body's own is kept. One call is one attempt: what fails raises
-        `Unavailable` or `Refused`, with what the attempt cost, and is never tried again in here. An
-        answer above its limit has the flag `limit_ignored`; calls after it raise `Distrusted`.
+        continue_from  a part of the answer: only the next part is generated, and only its tokens and text
+                       are returned. `prefix` makes a shorter part, `join` puts parts together.
+        suffix         text put into the model's mouth after `continue_from`, or after the prompt. It is not
+                       in the returned text. `LANDING` asks for the final answer; the returned text of a
+                       suffix that ends in ``\\boxed{`` includes the closing brace.
+
+        A smaller limit in the body holds. One call is one attempt: a failure raises `Unavailable` or
+        `Refused`, with what the attempt cost, and nothing is retried in here. What cannot be continued
+        raises `Refused` with the code `not_continued`. An answer above its limit has the flag
+        `limit_ignored`; later calls raise `Distrusted`.
         """
         ...
 
     async def close(self) -> None:
-        """Let go of connections and memory; the backend is of no use afterwards."""
+        """Release connections and memory; the backend cannot be used afterwards."""
         ...
 
 
-class PausingBackend(Backend, Protocol):
-    """One whose answers can be generated in parts, with others in between."""
-
-    def resumes(self, body: Mapping[str, Any]) -> bool | None:
-        """Whether a part of an answer to `body` can be gone on from. None: nobody knows before it is tried."""
-        ...
-
-    async def extend(self, body: Mapping[str, Any], so_far: Completion | None, limit: int) -> Completion:
-        """The next part, with at most `limit` tokens, of the answer to `body` that has come `so_far`.
-
-        Tokens and text are those of the new part alone. Otherwise as `complete`; `Refused` with the
-        code `not_continued` where there is no going on.
-        """
-        ...
+# --- requests ----------------------------------------------------------------------------------
 
 
-def pausable(body: Mapping[str, Any]) -> bool:
-    """Whether an answer to `body` can be generated in parts at all: nothing in it is for the answer as a whole."""
-    return not any(body.get(field) for field in _OF_THE_WHOLE)
+def can_be_continued(body: Mapping[str, Any]) -> bool:
+    """Whether an answer to `body` can be generated in parts by any backend: no field applies to it as a whole."""
+    return not any(body.get(field) for field in _WHOLE_ANSWER_FIELDS)
 
 
-def joined(so_far: Completion | None, more: Completion) -> Completion:
-    """One answer from two parts of it."""
-    if so_far is None:
-        return more
-    tokens, prompt = so_far.tokens + more.tokens, so_far.body["usage"]["prompt_tokens"]
-    whole = with_text(more, so_far.text + more.text)
-    usage = {"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens}
-    return replace(
-        whole,
-        tokens=tokens,
-        usage_source=more.usage_source if so_far.usage_source == "server" else so_far.usage_source,
-        flags=tuple(dict.fromkeys(so_far.flags + more.flags)),
-        body={**whole.body, "usage": usage},
-        ids=so_far.ids + more.ids,
-    )
-
-
-def with_text(answer: Completion, text: str) -> Completion:
-    """The same answer with another text."""
-    (choice,) = answer.body["choices"]
-    said = {"message": {**choice["message"], "content": text}} if "message" in choice else {"text": text}
-    return replace(answer, text=text, body={**answer.body, "choices": [{**choice, **said}]})
-
-
-def granted(body: Mapping[str, Any], limit: int) -> int:
+def effective_limit(body: Mapping[str, Any], limit: int) -> int:
     """The grant, or the caller's own limit where that is smaller.
 
-    Refuses what a grant cannot be the limit of: several answers, or no question at all.
+    Refuses a request that a grant cannot limit: one for several answers, or one without a question.
     """
     if limit < 1:
-        raise ValueError(f"a limit of {limit} tokens: a query without a grant must not be sent")
+        raise ValueError(f"a limit of {limit} tokens: a request without a grant must not be sent")
     if "messages" not in body and "prompt" not in body:
         raise Refused("neither messages nor a prompt in the body")
     for field in ("n", "best_of"):
         if body.get(field) not in (None, 1):
-            raise Refused(f"{field} is {body[field]!r}: one request, one answer")
+            raise Refused(f"{field} is {body[field]!r}: only one answer per request is supported")
     prompt = body.get("prompt")
-    if isinstance(prompt, list) and len(prompt) > 1 and not isinstance(prompt[0], int):  # whole numbers: one prompt
-        raise Refused(f"{len(prompt)} prompts in one request: one request, one answer")
+    if isinstance(prompt, list) and len(prompt) > 1 and not isinstance(prompt[0], int):  # token ids are one prompt
+        raise Refused(f"{len(prompt)} entries in prompt: only one answer per request is supported")
     if body.get("echo"):
         raise Refused("echo is set: the prompt would be counted as part of the answer")
     for field in LIMIT_FIELDS:
@@ -116,9 +104,72 @@ def granted(body: Mapping[str, Any], limit: int) -> int:
         if own is None:
             continue
         if isinstance(own, bool) or not isinstance(own, int) or own < 1:
-            raise Refused(f"{field} is {own!r}, not a whole number from 1 on")
+            raise Refused(f"{field} is {own!r}, not a positive whole number")
         limit = min(limit, own)
     return limit
+
+
+def opens_box(suffix: str) -> bool:
+    """Whether a suffix asks for a boxed answer, which ends where the box is closed."""
+    return suffix.endswith("\\boxed{")
+
+
+# --- answers -----------------------------------------------------------------------------------
+
+
+def prefix(completion: Completion, tokens: int) -> Completion:
+    """The first `tokens` tokens of an answer, to continue from; all of it if it has no more.
+
+    Token ids are cut exactly. Nobody knows where a token ends in the text, so the text is cut in proportion.
+    """
+    if tokens < 0:
+        raise ValueError(f"a prefix of {tokens} tokens")
+    if tokens >= completion.tokens:
+        return completion
+    short = with_text(completion, completion.text[: len(completion.text) * tokens // completion.tokens])
+    (choice,) = short.body["choices"]
+    return replace(
+        short,
+        tokens=tokens,
+        finish="length",
+        body={**short.body, "choices": [{**choice, "finish_reason": "length"}], "usage": _usage(completion, tokens)},
+        ids=completion.ids[:tokens],
+    )
+
+
+def join(first: Completion | None, more: Completion, suffix: str = "") -> Completion:
+    """One answer from two parts of it, with the suffix that was put between them."""
+    if first is None and not suffix:
+        return more
+    if first is None:
+        return replace(with_text(more, suffix + more.text), ids=())
+    tokens = first.tokens + more.tokens
+    whole = with_text(more, first.text + suffix + more.text)
+    return replace(
+        whole,
+        tokens=tokens,
+        usage_source=more.usage_source if first.usage_source == "server" else first.usage_source,
+        flags=tuple(dict.fromkeys(first.flags + more.flags)),
+        body={**whole.body, "usage": _usage(first, tokens)} if whole.body else {},
+        ids=() if suffix else first.ids + more.ids,
+        input_tokens=first.input_tokens + more.input_tokens,
+        cached_tokens=first.cached_tokens + more.cached_tokens,
+    )
+
+
+def _usage(first: Completion, tokens: int) -> dict[str, int]:
+    """The usage of an answer that starts with `first`: its prompt counts once, however often it was sent."""
+    prompt = first.body["usage"]["prompt_tokens"]
+    return {"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens}
+
+
+def with_text(answer: Completion, text: str) -> Completion:
+    """The same answer with another text."""
+    if not answer.body:  # simulated
+        return replace(answer, text=text)
+    (choice,) = answer.body["choices"]
+    field = {"message": {**choice["message"], "content": text}} if "message" in choice else {"text": text}
+    return replace(answer, text=text, body={**answer.body, "choices": [{**choice, **field}]})
 
 
 def response(
@@ -132,7 +183,7 @@ def response(
     prompt_tokens: int = 0,
     created: int = 0,
 ) -> dict[str, Any]:
-    """The answer to `body` in the form OpenAI gives it."""
+    """The answer to `body` in OpenAI's form."""
     chat = "messages" in body
     answer = {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
     return {

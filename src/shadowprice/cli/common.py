@@ -21,17 +21,17 @@ DONE, BAD_INPUT, EXHAUSTED, INTERRUPTED = 0, 2, 3, 130
 
 
 class Interrupted(Exception):
-    """Ctrl-C in a run that can be continued."""
+    """Ctrl-C in a run that can be resumed."""
 
 
 def outputs(options: argparse.Namespace, kind: str) -> tuple[str, str]:
-    """Where answers and errors go; refuses names that cannot be meant."""
+    """Where answers and errors go; refuses names that cannot be right."""
     from shadowprice.cost import LARGEST
 
     if os.path.isdir(options.file) or not options.file:
         raise InputError("is not a file", path=options.file or "''", fix="name an OpenAI Batch file, or - to read one")
     if options.max_tokens is not None and not 1 <= options.max_tokens <= LARGEST:
-        raise InputError(f"--max-tokens {options.max_tokens} is no limit", fix=f"give 1 to {LARGEST}")
+        raise InputError(f"--max-tokens {options.max_tokens} is not a limit", fix=f"give 1 to {LARGEST}")
     name = "requests" if options.file == "-" else os.path.splitext(options.file)[0]
     out, errors = options.out or f"{name}.{kind}.jsonl", options.errors or f"{name}.declined.jsonl"
     refuse_same_file(input=options.file, out=out, errors=errors, forecast=options.forecast)
@@ -40,8 +40,9 @@ def outputs(options: argparse.Namespace, kind: str) -> tuple[str, str]:
 
 def forecaster(options: argparse.Namespace) -> tuple[Predictor, str]:
     """What forecasts, by --forecast or --forecaster, and what a run remembers it by."""
-    from shadowprice.forecast import DEFAULT, ForecastTable, load
+    from shadowprice.forecast import DEFAULT, load
     from shadowprice.forecast.folder import fingerprint
+    from shadowprice.formats.forecasts import ForecastTable
     from shadowprice.formats.files import sha256_of
 
     if options.forecast:
@@ -60,7 +61,7 @@ def bar(options: argparse.Namespace) -> Callable[[Iterator[BatchLine], str], Ite
 
 
 @contextmanager
-def kept(source: str) -> Iterator[str]:
+def copied(source: str) -> Iterator[str]:
     """A temporary copy of standard input or a pipe."""
     with tempfile.NamedTemporaryFile(prefix="shadowprice-") as copy:
         if source == "-" and sys.stdin is None:
@@ -97,6 +98,6 @@ def option(text: str) -> tuple[str, Any]:
         raise InputError(f"--option {text!r} is not NAME=NUMBER", fix="write it as beta=0.002") from None
 
 
-def some(number: int, noun: str) -> str:
+def count(number: int, noun: str) -> str:
     plural = noun[:-1] + "ies" if noun.endswith("y") else noun + "s"
     return f"{number:,} {noun if number == 1 else plural}"

@@ -9,19 +9,19 @@ EXIT = """\
 exit codes:
   0    done
   2    usage or bad input
-  3    done, and some queries were abandoned or failed, or a server exceeded the budget
-  130  interrupted; a run goes on with --resume
+  3    done, and some requests were declined or failed, or a server exceeded the budget
+  130  interrupted; a run continues with --resume
 """
 POLICIES = """\
 policies:
-  clear         one price per token, closed-form demand, abandonment (the paper's CLEAR)
+  clear         one price per token, closed-form demand, declining (the paper's CLEAR)
   expected      the same market on the chance of a correct answer: wants spread and solve
   triangular, quadratic
                 CLEAR with other utility curves
   auction       the shortest forecasts that fit
   heuristic     when scarce, the shorter half
   uniform       the same limit for everyone
-  proportional  limits in proportion to the forecast, nobody abandoned
+  proportional  limits in proportion to the forecast, nobody declined
   tale          the same on a teacher model's estimates; plan asks nobody, and takes the forecast
 """
 
@@ -35,19 +35,19 @@ def add_command(commands: Commands, name: str, about: str, description: str, epi
 
 def add_market(command: argparse.ArgumentParser) -> None:
     command.add_argument("file", metavar="IN.jsonl", help="OpenAI Batch file; - reads standard input")
-    command.add_argument("--budget", required=True, help="tokens for all answers: 200000, 200k, 1.5M or 256/query")
+    command.add_argument("--budget", required=True, help="for all answers: 200000, 200k, 1.5M or 256/query tokens")
     command.add_argument("--policy", default="clear", help="who gets what (default: clear)")
     where = command.add_mutually_exclusive_group()
     where.add_argument("--forecast", metavar="FILE", help="JSONL of custom_id, tokens, spread, solve: your own numbers")
     add_forecaster(where)
     command.add_argument("--max-tokens", type=int, metavar="N", help="no answer gets more than this")
     command.add_argument(
-        "--errors", metavar="FILE", help="declined requests (default: IN.declined.jsonl; - is standard output)"
+        "--errors", metavar="FILE", help="requests without an answer (default: IN.declined.jsonl; - is standard output)"
     )
     command.add_argument(
         "--option", action="append", default=[], metavar="NAME=VALUE", help="an option of the policy, e.g. beta=0.002"
     )
-    command.add_argument("--json", action="store_true", help="print the verdict as JSON")
+    command.add_argument("--json", action="store_true", help="print the summary as JSON")
     command.add_argument("--quiet", action="store_true", help="no progress bar")
 
 
@@ -80,4 +80,4 @@ def add_model(command: argparse.ArgumentParser) -> None:
     add_limit_field(command)
     command.add_argument("--concurrency", type=int, default=8, metavar="N", help="requests in flight (default: 8)")
     command.add_argument("--run-folder", metavar="DIR", help="where the run is kept (default: OUT.run)")
-    command.add_argument("--resume", action="store_true", help="go on with the run in that folder")
+    command.add_argument("--resume", action="store_true", help="continue the run in that folder")

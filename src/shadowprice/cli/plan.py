@@ -9,7 +9,7 @@ import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from shadowprice.cli.common import DONE, EXHAUSTED, bar, forecaster, kept, option, outputs, some, standard_output
+from shadowprice.cli.common import DONE, EXHAUSTED, bar, copied, count, forecaster, option, outputs, standard_output
 from shadowprice.cli.options import EXIT, POLICIES, Commands, add_command, add_limit_field, add_market
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
     with ExitStack() as stack:
         source = options.file
         if not os.path.isfile(source):  # a pipe: it is read twice, so it is copied
-            source = stack.enter_context(kept(source))
+            source = stack.enter_context(copied(source))
         targets = [standard_output() if name == "-" else name for name in (errors, out)]
         # Opened first: that a file cannot be written is no news for after an hour of forecasting.
         error_file, out_file = stack.enter_context(replacing(targets))
@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
     if result.older_limits and not options.json:
         carry = "carries" if result.older_limits == 1 else "carry"
         print(
-            f"note: {some(result.older_limits, 'planned request')} {carry} max_tokens beside max_completion_tokens, "
+            f"note: {count(result.older_limits, 'planned request')} {carry} max_tokens beside max_completion_tokens, "
             "which OpenAI rejects; --limit-field max_tokens writes the older field alone",
             file=sys.stderr,
         )
@@ -74,13 +74,13 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _verdict(result: Plan, out: str, errors: str) -> str:
-    rows = [f"{some(result.requests, 'request')}, {result.budget:,} tokens, policy {result.policy}"]
+    rows = [f"{count(result.requests, 'request')}, {result.budget:,} tokens, policy {result.policy}"]
     if result.price is not None and result.utility is not None and result.bound is not None:
         gap = (result.bound - result.utility) / result.bound if result.bound else 0.0
         best = "the best possible" if gap < 1e-9 else f"within {gap:.2g} of the best possible"
         rows.append(f"  price     {result.price:.4g} per token, utility {result.utility:.6g} ({result.status}: {best})")
-    rows.append(f"  admitted  {some(result.admitted, 'request')}, {result.granted:,} tokens granted -> {out}")
-    rows.append(f"  declined  {some(result.declined, 'request')} -> {errors}")
+    rows.append(f"  admitted  {count(result.admitted, 'request')}, {result.granted:,} tokens granted -> {out}")
+    rows.append(f"  declined  {count(result.declined, 'request')} -> {errors}")
     worth = f", worth {result.more_utility:.4g} at this price" if result.more_utility is not None else ""
     rows.append(f"  10% more  {result.more_budget:,} tokens{worth}: {result.more_admitted:+,} admitted")
     return "\n".join(rows)

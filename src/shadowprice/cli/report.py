@@ -5,14 +5,30 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from shadowprice.accounts.view import is_run
 from shadowprice.cli.common import DONE, standard_output
+from shadowprice.cli.options import EXIT, Commands, add_command
 from shadowprice.errors import InputError
-from shadowprice.formats.files import replacing
-from shadowprice.lab.results import Results
+
+_DESCRIPTION = """\
+One HTML page that needs nothing else. Of a run: what its budget bought, the price of every clearing, how
+the budget went down, where the tokens went, and what became of every request. A run that is under way
+or crashed is read as it is; its ledger is never touched. Of results of `reproduce`: their page, anew.
+
+  shadowprice report requests.answers.jsonl.run
+  shadowprice report build/lab --out lab.html
+"""
 
 
-def report_command(options: argparse.Namespace) -> int:
+def add(commands: Commands) -> None:
+    command = add_command(commands, "report", "a page about a run or a reproduction", _DESCRIPTION, EXIT)
+    command.add_argument("folder", metavar="FOLDER", help="a run folder, or results of reproduce")
+    command.add_argument("--out", metavar="FILE", help="(default: FOLDER/report.html; - is standard output)")
+    command.set_defaults(command=report)
+
+
+def report(options: argparse.Namespace) -> int:
+    from shadowprice.formats.files import replacing
+
     folder = Path(options.folder)
     if not folder.is_dir():
         raise InputError("is not a folder", path=folder, fix="name a run folder, or results of `reproduce`")
@@ -26,11 +42,14 @@ def report_command(options: argparse.Namespace) -> int:
 
 
 def _page(folder: Path) -> str:
+    from shadowprice.accounts.view import is_run
+
     if is_run(folder):
         from shadowprice.report.run import run_report
 
         return run_report(folder)
     if (folder / "results.json").exists():
+        from shadowprice.lab.results import Results
         from shadowprice.report.reproduction import report
 
         return report(Results.read(folder))

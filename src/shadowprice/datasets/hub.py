@@ -1,30 +1,29 @@
-"""The paper's benchmarks on the Hugging Face hub, and how a row of each becomes a question.
+"""The paper's benchmarks on the Hugging Face hub, and how their rows become questions.
 
     load("math500")                      needs the extra [datasets]
     load("gsm8k-test", mirror="copies")  reads copies/openai/gsm8k instead of the hub
 
-What each set holds, and how far that was checked, is in docs/benchmarks.md.
+What each dataset contains, and how far that was checked, is in docs/benchmarks.md.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice, product
 from typing import Any, Literal
 
 from shadowprice.errors import InputError, MissingExtra
+from shadowprice.forecast.huggingface import quiet
 from shadowprice.formats.questions import Question
 from shadowprice.grading import Limits
 from shadowprice.grading.answers import boxes
 
 
 class Row:
-    """A row of a set; a column that is not there or holds no text is an error that says where."""
+    """A row of a dataset; a column that is missing or has no text is an error that names the row."""
 
     def __init__(self, path: str, number: int, columns: Mapping[str, Any]) -> None:
         self.path, self.number, self._columns = path, number, columns
@@ -36,25 +35,25 @@ class Row:
         if isinstance(value, int):
             value = str(value)
         if not isinstance(value, str) or not value.strip():
-            raise self.unfit(f"has no text in {column!r}, but {value!r:.40}")
+            raise self.invalid(f"has no text in {column!r}, but {value!r:.40}")
         return value
 
-    def text_or_nothing(self, column: str) -> str:
+    def optional_text(self, column: str) -> str:
         return self.text(column) if self._value(column) else ""
 
     def texts(self, column: str) -> list[str]:
         value = self._value(column)
         if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-            raise self.unfit(f"has no list of texts in {column!r}, but {value!r:.40}")
+            raise self.invalid(f"has no list of texts in {column!r}, but {value!r:.40}")
         return value
 
-    def unfit(self, problem: str) -> InputError:
-        fix = "the set has changed; --mirror DIR reads an older copy"
+    def invalid(self, problem: str) -> InputError:
+        fix = "the dataset has changed; --mirror DIR reads an older copy"
         return InputError(f"row {self.number} {problem}", path=self.path, fix=fix)
 
     def _value(self, column: str) -> Any:
         if column not in self._columns:
-            raise self.unfit(f"has no column {column!r}, only {', '.join(self._columns)}")
+            raise self.invalid(f"has no column {column!r}, only {', '.join(self._columns)}")
         return self._columns[column]
 
 
@@ -62,48 +61,48 @@ class Row:
 
 
 def _columns(problem: str, answer: str, key: str = "") -> Callable[[Row], Question]:
-    """Sets with the problem and the final answer in a column each."""
+    """Datasets with one column for the problem and one for the final answer."""
     return lambda row: Question(row.text(key) if key else str(row.number), row.text(problem), row.text(answer))
 
 
 def _gsm8k(row: Row) -> Question:
     _, marker, final = row.text("answer").rpartition("####")
     if not marker or not final.strip():
-        raise row.unfit("has no final answer after ####")
+        raise row.invalid("has no final answer after ####")
     return Question(str(row.number), row.text("question"), final.strip().replace(",", ""))
 
 
 def _boxed(row: Row) -> Question:
-    """Sets whose final answer is in the last box of the solution, or is all of it."""
+    """Datasets whose final answer is in the last box of the solution, or is the whole of it."""
     solution = row.text("solution").replace("\\fbox", "\\boxed")
     final = boxes(solution) or _open_box(solution) or (solution if solution.isdecimal() else "")
     if not final:
-        raise row.unfit("has no box in its solution")
+        raise row.invalid("has no box in its solution")
     return Question(str(row.number), row.text("problem"), final)
 
 
 def _open_box(solution: str) -> str:
-    """A few rows of MATH say `\\boxed 7$`, or never close their box: what follows, as far as the formula goes."""
+    """A few rows of MATH have `\\boxed 7$`, or never close their box: what follows, to the end of the formula."""
     _, box, rest = solution.rpartition("\\boxed")
     return re.split(r"\$|\\\]", rest)[0].strip().removeprefix("{").rstrip(". ") if box else ""
 
 
 def _olympiad(row: Row) -> Question:
-    problem = "\n\n".join(filter(None, (row.text_or_nothing("context"), row.text("question"))))
+    problem = "\n\n".join(filter(None, (row.optional_text("context"), row.text("question"))))
     final = ", ".join(row.texts("final_answer"))
     if not final:
-        raise row.unfit("has no final answer")
+        raise row.invalid("has no final answer")
     return Question(str(row.number), problem, final)
 
 
 # --- programs ----------------------------------------------------------------------------------
 
-# Thousands of inputs, compared by NumPy, whose libraries take address space by the hundred megabytes.
+# Thousands of inputs, compared by NumPy, whose libraries use hundreds of megabytes of address space.
 _PLUS = Limits(seconds=30, memory=1 << 30)
 # Tests that import pandas, matplotlib or scikit-learn, and draw or train with them.
 _LIBRARIES = Limits(seconds=120, memory=4 << 30, file_size=64 << 20, disk=256 << 20)
 
-# Tests of BigCodeBench are a unittest class, which the grader does not run by itself.
+# The tests of BigCodeBench are a unittest class, which the grader does not run by itself.
 _RUN_UNITTEST = """
 import unittest
 
@@ -133,7 +132,7 @@ def _with_tests(task: str, tests: list[str]) -> str:
 
 def _mbpp(row: Row) -> Question:
     tests = row.texts("test_list")
-    gold = "\n".join(filter(None, [row.text_or_nothing("test_setup_code"), *tests]))
+    gold = "\n".join(filter(None, [row.optional_text("test_setup_code"), *tests]))
     return Question(row.text("task_id"), _with_tests(row.text("text"), tests), gold)
 
 
@@ -143,21 +142,21 @@ def _mbpp_plus(row: Row) -> Question:
 
 
 def _bigcodebench(row: Row) -> Question:
-    # As its authors do: the imports and the head of the function stand in front of the answer.
+    # As its authors do: the imports and the head of the function come before the answer.
     head = f"{row.text('code_prompt').rstrip()}\n    pass\n"
     return Question(
         row.text("task_id"), row.text("instruct_prompt"), row.text("test") + _RUN_UNITTEST, options={"prompt": head}
     )
 
 
-# --- the sets ----------------------------------------------------------------------------------
+# --- the datasets ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Where a set lies on the hub, how its rows read, and what the paper does with it.
+    """Where a dataset is on the hub, how its rows are read, and what the paper uses it for.
 
-    `tier` is the paper's threshold tier (tables 6 and 7), which sets of programs do not have.
+    `tier` is the paper's threshold tier (tables 6 and 7); datasets of programs have none.
     """
 
     path: str
@@ -165,9 +164,9 @@ class Benchmark:
     read: Callable[[Row], Question]
     role: Literal["training", "evaluation"]
     tier: Literal["easy", "moderate", "hard", "very hard", ""] = ""
-    configs: tuple[str | None, ...] = (None,)  # joined; None is the only one there is
+    configs: tuple[str | None, ...] = (None,)  # joined; None: the dataset has only one
     grader: str = "math"
-    limits: Limits | None = None  # of the box that programs run in
+    limits: Limits | None = None  # of the sandbox that programs run in
 
 
 _SUBJECTS = (
@@ -214,10 +213,10 @@ BENCHMARKS: dict[str, Benchmark] = {
 def load(name: str, *, limit: int | None = None, mirror: str | os.PathLike[str] | None = None) -> list[Question]:
     """The questions of a benchmark, in the hub's order; at most the first `limit`.
 
-    `mirror` is a folder with copies of the sets, each under its name on the hub.
+    `mirror` is a folder with copies of the datasets, each under its name on the hub.
     """
     if name not in BENCHMARKS:
-        raise InputError("no benchmark of that name", path=name, fix=f"there are {', '.join(BENCHMARKS)}")
+        raise InputError("unknown benchmark", path=name, fix=f"choose one of {', '.join(BENCHMARKS)}")
     benchmark = BENCHMARKS[name]
     options = {} if benchmark.limits is None else {"limits": benchmark.limits}
     questions: dict[str, Question] = {}
@@ -225,7 +224,7 @@ def load(name: str, *, limit: int | None = None, mirror: str | os.PathLike[str] 
         row = Row(benchmark.path, number, columns)
         found = benchmark.read(row)
         if found.id in questions:
-            raise row.unfit(f"is called {found.id!r}, as another is")
+            raise row.invalid(f"has the id {found.id!r}, which another row has too")
         questions[found.id] = replace(
             found,
             id=f"{name}/{found.id}",
@@ -245,37 +244,19 @@ def _rows(benchmark: Benchmark, mirror: str | os.PathLike[str] | None) -> Iterat
         raise MissingExtra("datasets", "loading a benchmark") from None
     path = benchmark.path if mirror is None else os.path.join(mirror, benchmark.path)
     if mirror is not None and not os.path.isdir(path):
-        raise InputError("no copy of the set", path=path, fix=_copied(benchmark, path))
-    streaming = mirror is not None  # the cache of `datasets` would mistake one copy for another
+        raise InputError("no copy of the dataset", path=path, fix=_copied(benchmark, path))
+    streaming = mirror is not None  # without streaming, `datasets` would cache one copy and use it for another
     for config, split in product(benchmark.configs, benchmark.split.split("+")):
         try:
-            with _silenced(datasets):
+            with quiet():
                 rows = list(datasets.load_dataset(path, config, split=split, streaming=streaming))
-        except Exception as error:  # by network, hub, format and version it fails in dozens of ways
-            said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        except Exception as error:  # network, hub, format and version fail in dozens of ways
+            problem = " ".join(f"{type(error).__name__}: {error}".split())[:300]
             at = " ".join(filter(None, (config, split)))
             fix = "check the network, or give --mirror DIR" if mirror is None else _copied(benchmark, path)
-            raise InputError(f"{at} cannot be loaded: {said}", path=path, fix=fix) from None
+            raise InputError(f"{at} cannot be loaded: {problem}", path=path, fix=fix) from None
         yield from rows
 
 
 def _copied(benchmark: Benchmark, path: str) -> str:
     return f"copy it with: hf download --repo-type dataset {benchmark.path} --local-dir {path}"
-
-
-@contextmanager
-def _silenced(datasets: Any) -> Iterator[None]:
-    """Without bars and warnings about retries: what goes wrong is said once, by us."""
-    loggers = [logging.getLogger(name) for name in ("datasets", "huggingface_hub")]
-    levels = [logger.level for logger in loggers]
-    bars = not datasets.are_progress_bars_disabled()
-    for logger in loggers:
-        logger.setLevel(logging.CRITICAL)
-    datasets.disable_progress_bars()
-    try:
-        yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
-        if bars:
-            datasets.enable_progress_bars()

@@ -1,6 +1,6 @@
-"""What the package ships: recorded generations of SmolLM2-135M-Instruct on the tasks of `shadowprice.datasets.tasks`.
+"""Recorded answers that the package ships: SmolLM2-135M-Instruct on the tasks of `shadowprice.datasets.tasks`.
 
-Made by `scripts/traces.py`, which says how; nothing here was written by hand.
+Made by `scripts/traces.py`; nothing in them was written by hand.
 """
 
 from __future__ import annotations
@@ -19,6 +19,6 @@ def shipped_traces(split: str) -> list[Trace]:
 
 
 def shipped_hash(split: str) -> str:
-    """What the file of the split is known by."""
+    """The SHA-256 of the file of a split."""
     with as_file(files("shadowprice.datasets") / f"smollm2-135m.{split}.jsonl.gz") as path:
         return sha256_of(path)

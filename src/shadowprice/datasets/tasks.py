@@ -1,8 +1,8 @@
-"""Questions of our own with known answers, made for a small model: seeded, distinct, as many as needed.
+"""Generated questions with known answers, made for a small model: seeded, distinct, as many as needed.
 
-They are for trying things out where no benchmark can be had. Some take a small model ten tokens,
-some run into any cap; some it always gets right, some never: what a forecast has to tell apart.
-Everything is computed from the seed; nothing is read from a file.
+They are for trying things out without a benchmark. Some take a small model ten tokens, some reach any
+cap; some it always answers correctly, some never: differences that a forecast can find. Everything is
+computed from the seed; nothing is read from a file.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from shadowprice.errors import InputError
 Grader = Literal["numeric", "exact"]
 Split = Literal["train", "eval"]
 
-_MOST = 20_000  # beyond it the small kinds run dry, and the mix would be another one
+_MOST = 20_000  # beyond it the small kinds are exhausted, and the mix would change
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def tasks(seed: int, count: int, *, split: Split | None = None) -> list[Task]:
         raise InputError(f"split is {split!r}", fix="choose train or eval")
     if count > _MOST:
         raise InputError(f"{count} tasks are too many", fix=f"ask for {_MOST} or fewer")
-    draw = random.Random(f"shadowprice tasks {seed}")  # a text, as seeding with one is the same on every version
+    draw = random.Random(f"shadowprice tasks {seed}")  # seeding with a text is the same in every version of Python
     kinds, weights = list(_KINDS), [weight for _, weight in _KINDS.values()]
     seen: set[str] = set()
     found: list[Task] = []
@@ -57,7 +57,7 @@ def tasks(seed: int, count: int, *, split: Split | None = None) -> list[Task]:
 
 
 def split_of(prompt: str) -> Split:
-    """The half a prompt belongs to: for ever, as it hangs on nothing but the prompt."""
+    """The half a prompt belongs to; it depends on the prompt alone, so it never changes."""
     return "eval" if _digest(prompt) % 2 else "train"
 
 
@@ -127,12 +127,12 @@ def _pick(draw: random.Random, words: str) -> str:
 
 
 def _size(draw: random.Random, *most: int) -> int:
-    """A number from 1 to one of `most`: small ones are not rare."""
+    """A number from 1 to one of `most`, so that small numbers are common."""
     return draw.randint(1, draw.choice(most))
 
 
 def _capital(draw: random.Random) -> _Made:
-    # The whole sentence is the answer: a small model cannot be kept from saying it.
+    # The whole sentence is the answer: a small model always writes it.
     country = draw.choice(list(_CAPITALS))
     answer = f"The capital of {country} is {_CAPITALS[country]}"
     form = draw.choice(
@@ -236,7 +236,7 @@ def _sequence(draw: random.Random) -> _Made:
 
 
 def _listing(draw: random.Random) -> _Made:
-    """The answer's length is in the question, and so is its last number."""
+    """The question determines the answer's length and its last number."""
     step, count = draw.choice((1, 1, 2, 5, 10)), draw.randint(3, draw.choice((10, 25, 60, 100)))
     first = draw.randint(1, 60) if step == 1 else step * draw.randint(1, 9)
     terms = [first + step * i for i in range(count)]
@@ -350,7 +350,7 @@ def _ramble(draw: random.Random) -> _Made:
     return form, str(answer), "numeric"
 
 
-# Name -> how it is made, and how often.
+# Name -> function that makes one, weight.
 _KINDS: dict[str, tuple[Callable[[random.Random], _Made], int]] = {
     "capital": (_capital, 9),
     "sum": (_sum, 12),

@@ -1,0 +1,99 @@
+"""Decisions without I/O, one loop, one simulator.
+
+scheduler   what a scheduler is, and what all of them share
+reserved    any policy, cleared in rounds
+metered     serving by index
+fixed       the same grant for everybody: collecting traces, asking a teacher
+executor    `execute`, the only loop that reserves, sends, retries and settles
+simulate    the same schedulers over recorded answers
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from shadowprice.cost import TOKENS, Rates
+from shadowprice.engine.metered import Metered
+from shadowprice.engine.reserved import Reserved
+from shadowprice.engine.scheduler import CanContinue, Scheduler
+from shadowprice.errors import InputError
+from shadowprice.market import check_policy
+
+HINDSIGHT = ("oracle", "clairvoyant")  # policies that need to know the answers
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything that decides who gets what.
+
+    policy      a name in `market.POLICIES`, or `index` (metered accounting only)
+    accounting  reserved: grants count against the budget until their answers end; metered: tokens count when
+                they are generated, and answers continue where they stopped
+    reclaim     clear again for what was not used (reserved accounting; metered always does)
+    samples     answers that a request may have from its grant, in turn
+    chunk       tokens of a chunk, at least (index)
+    """
+
+    policy: str = "expected"
+    accounting: Literal["reserved", "metered"] = "reserved"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    max_tokens: int | None = None
+    reclaim: bool = True
+    samples: int = 1
+    chunk: int = 64
+    concurrency: int = 8
+    attempts: int = 4
+    rates: Rates = TOKENS
+
+    def check(self) -> None:
+        """Raises an error that names what does not go together."""
+        if self.samples < 1 or self.concurrency < 1:
+            raise InputError("samples and concurrency start at 1", fix="give 1 or more")
+        if self.policy == "index":
+            if self.accounting != "metered":
+                raise InputError("policy index in reserved accounting: it grants nothing ahead", fix="use metered")
+            if self.options:
+                raise InputError("policy index takes no options", fix="leave them out")
+        else:
+            check_policy(self.policy, self.options)
+        if self.accounting == "metered":
+            if not self.reclaim:
+                raise InputError("no reclaim in metered accounting: only what is used counts", fix="use reserved")
+            if self.samples != 1:
+                raise InputError("several samples in metered accounting", fix="use reserved")
+
+    def command(self, budget: str) -> str:
+        """The command line that runs the same."""
+        if self.policy in HINDSIGHT:
+            return ""
+        words = ["shadowprice run QUESTIONS", f"--budget {budget}", f"--policy {self.policy}"]
+        words += [f"--option {name}={value:g}" for name, value in self.options.items()]
+        words += [f"--accounting {self.accounting}"]
+        if self.accounting == "reserved" and not self.reclaim:
+            words.append("--no-reclaim")
+        if self.samples > 1:
+            words.append(f"--samples {self.samples}")
+        if self.max_tokens is not None:
+            words.append(f"--max-tokens {self.max_tokens}")
+        return " ".join(words)
+
+
+def make_scheduler(settings: Settings, can_continue: CanContinue = lambda request: True) -> Scheduler:
+    """The scheduler of these settings. `can_continue` is the backend's word on which answers can be continued."""
+    settings.check()
+    common: dict[str, Any] = {
+        "max_tokens": settings.max_tokens, "attempts": settings.attempts, "rates": settings.rates,
+    }  # fmt: skip
+    if settings.policy == "index":
+        return Metered(chunk=settings.chunk, concurrency=settings.concurrency, can_continue=can_continue, **common)
+    return Reserved(
+        settings.policy,
+        options=settings.options,
+        reclaim=settings.reclaim,
+        samples=settings.samples,
+        can_continue=can_continue if settings.accounting == "metered" else None,
+        announce=settings.policy == "tale",
+        **common,
+    )

@@ -1,19 +1,19 @@
-"""Correcting a forecast to a model from a few of its traces: a hundred will do.
+"""Correcting the forecasts for a model by a few of its traces: a hundred are enough.
 
-What is corrected, with m the log of the forecast median and p the forecast chance of success:
+What is corrected, with m the log of the forecast median and p the forecast chance of a correct answer:
 
     length    m' = centre + shift + slope (m - centre)
     spread    one factor, such that the 80% interval holds 80% of the traces (split-conformal:
               the ceil(0.8 (n + 1))-th smallest of the factors that the traces would have needed)
     tail      the degrees of freedom under which the traces are most likely
-    success   logit p' = shift + slope logit p
+    correct   logit p' = shift + slope logit p
     solved    wrong answers run longer, the more so the likelier they are: the median of correct
               answers is m' - gap (1 - p'), with a spread of its own
 
-Slopes start from 1, shifts of the odds and the gap from what is usual, and give way as evidence
-comes in: with few traces a forecast is shifted and scaled, with many it is also bent. A truncated
-trace is a censored one: its answer is longer than what was recorded. Medians and quantiles are
-Kaplan and Meier's, which such traces do not bias.
+Slopes have a prior around 1, shifts of the odds and the gap one around what is usual: with few traces
+a forecast is shifted and scaled, with many its slope changes as well. A truncated trace is censored:
+its answer is longer than what was recorded. Medians and quantiles are Kaplan-Meier estimates, which
+such traces do not bias.
 """
 
 from __future__ import annotations
@@ -31,19 +31,20 @@ from shadowprice.errors import InputError
 from shadowprice.market import Expected
 from shadowprice.types import Forecast, Trace
 
-__all__ = ["Calibration", "beyond", "learnt"]
+__all__ = ["Calibration", "impute_censored", "recalibrate"]
 
 _FEWEST = 10
 _SPREADS = (0.02, 8.0)
 _LONGEST = 16.0  # log tokens
-_TAILS = (np.inf, 10.0, 5.0, 3.0, 2.0)
-_USUAL_GAP = 0.3  # of the log length; the priors' standard deviations follow
-_SLOPE_SD, _ODDS_SHIFT_SD, _ODDS_SLOPE_SD, _GAP_SD = 0.3, 2.0, 0.2, 0.3
+_TAILS = (np.inf, 10.0, 5.0, 3.0, 2.0)  # degrees of freedom to choose from
+_USUAL_GAP = 0.3  # of the log length
+_SLOPE_SD, _ODDS_SHIFT_SD, _ODDS_SLOPE_SD, _GAP_SD = 0.3, 2.0, 0.2, 0.3  # standard deviations of the priors
+_Z90 = 1.2815515655446004  # 90% of a normal law are below it
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Made by `fit`; the defaults leave a forecast as it is, but for the length of correct answers."""
+    """A correction made by `fit`. The defaults leave a forecast as it is, except for the length of correct answers."""
 
     centre: float = 0.0
     shift: float = 0.0
@@ -57,29 +58,28 @@ class Calibration:
 
     @classmethod
     def fit(cls, forecast: Forecast, traces: Sequence[Trace]) -> Self:
-        """From forecasts for `traces`, one each and made without having seen them."""
+        """From forecasts for `traces`, one each, by a forecaster that was not trained on them."""
         n = len(traces)
         if n < _FEWEST:
             raise InputError(f"{n} traces are too few to calibrate with", fix=f"give {_FEWEST} or more")
-        y = np.log([max(1.0, trace.tokens) for trace in traces])
+        length = np.log([max(1.0, trace.tokens) for trace in traces])
         truncated = np.array([trace.truncated for trace in traces], dtype=bool)
-        right = np.array([np.nan if trace.correct is None else float(trace.correct) for trace in traces])
-        m, width = np.log(forecast.tokens), np.broadcast_to(forecast.spread, n)
+        correct = np.array([trace.correct is True for trace in traces], dtype=bool)
+        graded = np.array([trace.correct is not None for trace in traces], dtype=bool)
+        m, width, solve = np.log(forecast.tokens), *(np.broadcast_to(v, n) for v in (forecast.spread, forecast.solve))
 
-        centre, slope = _line(m, beyond(y, m, float(np.std(y - m)), truncated))
-        missed = y - (centre + slope * (m - centre))
-        shift = _quantile(missed, truncated, 0.5)
-        tail, factor = _law((missed - shift) / width, truncated)
+        centre, slope = _line(m, impute_censored(length, m, float(np.std(length - m)), truncated))
+        error = length - (centre + slope * (m - centre))
+        shift = _quantile(error, truncated, 0.5)
+        tail, factor = _law((error - shift) / width, truncated)
 
+        odds_shift, odds_slope = _logistic(_logit(solve[graded]), correct[graded])
         median = centre + shift + slope * (m - centre)
-        graded, solved = ~np.isnan(right), right == 1
-        solve = np.broadcast_to(forecast.solve, n)
-        odds_shift, odds_slope = _logistic(_logit(solve[graded]), solved[graded])
         gap, solved_factor = _solved(
-            (y - median)[solved],
-            expit(odds_shift + odds_slope * _logit(solve))[solved],
-            (factor * width)[solved],
-            truncated[solved],
+            (length - median)[correct],
+            expit(odds_shift + odds_slope * _logit(solve))[correct],
+            (factor * width)[correct],
+            truncated[correct],
         )
         return cls(centre, shift, slope, factor, tail, odds_shift, odds_slope, gap, solved_factor)
 
@@ -109,22 +109,23 @@ class Calibration:
         return cls(**rest, tail=None if tail is None else checked_scalar("tail", tail, low=1e-3, high=1e6))
 
 
-def learnt(forecast: Forecast, age: NDArray[np.int64], ended: NDArray[np.bool_]) -> Forecast:
-    """The forecast, corrected by a run in which answers have this age, and some have ended there.
+def recalibrate(forecast: Forecast, age: NDArray[np.int64], ended: NDArray[np.bool_]) -> Forecast:
+    """The forecast, corrected by what a run has shown: answers have reached this age, and some ended there.
 
-    By one shift of all log lengths, one factor on their spread, and a tail if the forecast has none: no more
-    than a run can tell. It serves the most promising first: from them nothing can be learnt of how the others
-    differ, and little of how long the longest are.
+    The correction is one shift of all log lengths, one factor on their spread, and a tail if the forecast has
+    none: a run shows no more. It serves the most promising requests first, so that it learns nothing about how
+    the others differ, and little about how long the longest are.
     """
-    begun, cut = forecast.take(age > 0), ~ended[age > 0]
-    missed = np.log(age[age > 0]) - np.log(begun.tokens)
-    shift = _quantile(missed, cut, 0.5)
-    z = (missed - shift) / begun.spread
+    begun = age > 0
+    some, running = forecast.take(begun), ~ended[begun]
+    error = np.log(age[begun]) - np.log(some.tokens)
+    shift = _quantile(error, running, 0.5)
+    z = (error - shift) / some.spread
     tail: ArrayLike | None = forecast.tail
-    if begun.tail is None:
-        tail, factor = _law(z, cut)
+    if some.tail is None:
+        tail, factor = _law(z, running)
     else:
-        factor = _factor(z, cut, begun.tail)
+        factor = _factor(z, running, some.tail)
     return Forecast(
         _tokens(np.log(forecast.tokens) + shift),
         np.clip(forecast.spread * factor, *_SPREADS),
@@ -135,7 +136,7 @@ def learnt(forecast: Forecast, age: NDArray[np.int64], ended: NDArray[np.bool_])
     )
 
 
-def beyond(y: Array, mean: Array, spread: float, censored: NDArray[np.bool_]) -> Array:
+def impute_censored(y: Array, mean: Array, spread: float, censored: NDArray[np.bool_]) -> Array:
     """`y`, with each censored value replaced by what a normal law expects beyond it.
 
     E[Y | Y > y] = mean + spread phi(z) / (1 - Phi(z)), z = (y - mean) / spread.
@@ -146,17 +147,20 @@ def beyond(y: Array, mean: Array, spread: float, censored: NDArray[np.bool_]) ->
 
 
 def _line(m: Array, y: Array) -> tuple[float, float]:
-    """Centre of m and slope of y on it, with a normal prior around 1."""
+    """Centre of m, and the slope of y on m by least squares with a normal prior around 1."""
     centre = float(m.mean())
     x, target = m - centre, y - y.mean()
-    noise = float(np.mean((target - x) ** 2)) / _SLOPE_SD**2 + 1e-12  # where all are alike, the prior it is
+    noise = float(np.mean((target - x) ** 2)) / _SLOPE_SD**2 + 1e-12  # where all m are equal, the prior decides
     return centre, float(np.clip((x @ target + noise) / (x @ x + noise), 0.1, 3.0))
 
 
 def _law(z: Array, censored: NDArray[np.bool_]) -> tuple[float | None, float]:
-    """The tail and the factor on the spread; z are residuals in units of it."""
+    """The likeliest tail and its factor on the spread; z are errors in units of the spread.
 
-    def likelihood(tail: float) -> float:
+    A length that is known counts with the density of its z, a censored one with the chance of anything longer.
+    """
+
+    def log_likelihood(tail: float) -> float:
         factor = _factor(z, censored, tail)
         scaled = np.clip(z / factor, -30.0, 30.0)
         law = Expected(1.0, 1.0, tail=tail)
@@ -164,50 +168,57 @@ def _law(z: Array, censored: NDArray[np.bool_]) -> tuple[float | None, float]:
         survival = 1 - law.value(np.exp(scaled))
         return float(np.log(np.maximum(np.where(censored, survival, density), 1e-300)).sum())
 
-    best = max(_TAILS, key=likelihood)
+    best = max(_TAILS, key=log_likelihood)
     return (None if best == np.inf else best), _factor(z, censored, best)
 
 
 def _factor(z: Array, censored: NDArray[np.bool_], tail: ArrayLike) -> float:
-    """On the spread, so that eight in ten residuals are within what a law with this tail says of eight in ten."""
+    """The factor on the spread with which the 80% interval of a law with this tail holds 80% of the errors z.
+
+    Split-conformal: each z would have needed a factor of its own to be just inside, and taken is the
+    ceil(0.8 (n + 1))-th smallest of these.
+    """
     upper = np.log(Expected(1.0, 1.0, tail=tail).quantile(0.9))
     needed = np.where(z < 0, z / -_Z90, z / upper)
-    # What is below the median is no longer in doubt for a truncated answer, what is above it is.
+    # Cut above the median, an answer needs this factor or a larger one; cut below it, it counts as if it ended there.
     rank = min(1.0, np.ceil(0.8 * (z.size + 1)) / z.size)
     return max(1e-3, _quantile(needed, censored & (z > 0), rank))
 
 
-_Z90 = 1.2815515655446004  # 90% of a normal law are below it
+def _solved(error: Array, solve: Array, spread: Array, censored: NDArray[np.bool_]) -> tuple[float, float]:
+    """The gap and the factor on the spread of correct answers, from the errors of correct traces.
 
-
-def _solved(missed: Array, solve: Array, spread: Array, censored: NDArray[np.bool_]) -> tuple[float, float]:
-    """The gap and the factor on the spread of correct answers, from the residuals of correct traces."""
+    The gap is the slope of -error on 1 - solve by least squares, with a normal prior around the usual one.
+    """
     doubt = 1 - solve
     noise = float(np.mean(spread**2)) / _GAP_SD**2 if spread.size else 1.0
-    gap = float(np.clip((noise * _USUAL_GAP - doubt @ missed) / (noise + doubt @ doubt), 0.0, 2.0))
-    if missed.size < _FEWEST:
+    gap = float(np.clip((noise * _USUAL_GAP - doubt @ error) / (noise + doubt @ doubt), 0.0, 2.0))
+    if error.size < _FEWEST:
         return gap, 1.0
-    z = np.abs(missed + gap * doubt) / spread
+    z = np.abs(error + gap * doubt) / spread
     return gap, float(np.clip(_quantile(z, censored, 0.8) / _Z90, 0.3, 1.5))
 
 
-def _logistic(x: Array, right: NDArray[np.bool_]) -> tuple[float, float]:
+def _logistic(x: Array, correct: NDArray[np.bool_]) -> tuple[float, float]:
     """Shift and slope of the log odds, with normal priors around 0 and 1: Newton's method."""
     design = np.column_stack([np.ones_like(x), x])
     prior, precision = np.array([0.0, 1.0]), np.diag([_ODDS_SHIFT_SD**-2, _ODDS_SLOPE_SD**-2])
     found = prior.copy()
     for _ in range(25):
         p = expit(design @ found)
-        gradient = design.T @ (right - p) - precision @ (found - prior)
+        gradient = design.T @ (correct - p) - precision @ (found - prior)
         found += np.clip(np.linalg.solve((design.T * (p * (1 - p))) @ design + precision, gradient), -1.0, 1.0)
     return float(found[0]), float(np.clip(found[1], 0.0, 3.0))
 
 
 def _quantile(values: Array, censored: NDArray[np.bool_], p: float) -> float:
-    """Kaplan and Meier's quantile; the largest value where too much is censored to tell."""
-    order = np.lexsort((censored, values))  # at ties, what was seen comes before what was cut
-    left = np.arange(values.size, 0, -1)
-    survival = np.cumprod(1 - ~censored[order] / left)
+    """The Kaplan-Meier quantile; the largest value where too much is censored to tell.
+
+    S = prod (1 - ended_i / at_risk_i) over the sorted values, where ended_i is 0 if value i is censored.
+    """
+    order = np.lexsort((censored, values))  # at ties, known values come before censored ones
+    at_risk = np.arange(values.size, 0, -1)
+    survival = np.cumprod(1 - ~censored[order] / at_risk)
     reached = np.flatnonzero(survival <= 1 - p + 1e-12)
     return float(values[order[reached[0] if reached.size else -1]])
 

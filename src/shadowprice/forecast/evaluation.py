@@ -1,22 +1,22 @@
-"""How good forecasts are, held against recorded generations that they were made without.
+"""How good forecasts are, compared with recorded answers that the forecaster was not trained on.
 
-    spearman, kendall   rank correlation (Kendall's tau-b) of median and true length: what CLEAR lives on
+    spearman, kendall   rank correlation (Kendall's tau-b) of median and true length: what CLEAR depends on
     log_error, log_rmse mean absolute and root mean square error of the log of the median: 0.1 is about 10%
     coverage            share of true lengths inside the 50%, 80% and 95% intervals; it should be that share
-    auc                 chance that a right answer had a higher chance forecast than a wrong one (ties: half)
-    brier               mean square of chance minus outcome: 0 is perfect, always saying 1/2 gives 0.25
-    calibration_error   expected calibration error: mean distance of the chance forecast to the share of right
-                        answers, in ten bins of equal count (equal forecasts are never parted)
+    auc                 chance that a correct answer had a higher `solve` than a wrong one (ties: half)
+    brier               mean square of `solve` minus outcome: 0 is perfect, a constant 1/2 gives 0.25
+    calibration_error   expected calibration error: mean distance of `solve` from the share of correct answers,
+                        in ten bins of equal count (equal forecasts are in the same bin)
 
-A truncated answer is longer than what was recorded, nobody knows by how much:
+A truncated answer is longer than what was recorded, by an unknown amount:
 
-- ranks: it counts as longer than all that ended and equal to its like, if no answer that ended is longer
-  than where it was cut; else its rank is unknown, and it is left out, as it is of the tiers.
+- ranks: it counts as longer than all answers that ended, and equal to other truncated ones, if none that ended
+  is longer than where it was cut; otherwise its rank is unknown, and it is left out, here and in the tiers.
 - log error: left out.
-- coverage: it is outside for certain if the interval ends before the cut. Otherwise it counts with the chance
-  that the forecast itself gives it, now that it is longer than the cut. Leaving it out would bias the rest:
-  lengths would be chosen by how they came out.
-- success: as it was graded. An answer that did not end within its cap solved nothing.
+- coverage: it is certainly outside if the interval ends before the cut. Otherwise it counts with the chance
+  that the forecast itself gives it, given that it is longer than the cut. Leaving it out would bias the rest,
+  since which lengths remain would depend on their values.
+- correctness: as it was graded; an answer that did not end within its cap is not correct.
 
 Traces without a grade count for length only; an empty answer counts as one token.
 """
@@ -42,14 +42,14 @@ COVERAGES = (0.5, 0.8, 0.95)
 _BINS = 10
 
 Mask = NDArray[np.bool_]
-Groups = NDArray[np.intp]  # the place of each value among the distinct ones: all that rank measures ask for
+Groups = NDArray[np.intp]  # the place of each value among the distinct ones: all that rank measures need
 
 
 @dataclass(frozen=True)
 class Scores:
-    """None where there is nothing to compute it from: too few traces, or all of one kind.
+    """The measures above; None where there is nothing to compute one from: too few traces, or all equal.
 
-    The ranges are 95% bootstrap intervals: questions are drawn anew with all their traces.
+    The ranges are 95% bootstrap intervals over questions, each with all its traces.
     """
 
     traces: int
@@ -64,7 +64,7 @@ class Scores:
     log_error: float | None
     log_rmse: float | None
     coverage: dict[str, float]  # by "50%", "80%", "95%"
-    solved: float | None
+    correct: float | None  # the share of correct answers
     auc: float | None
     auc_range: tuple[float, float] | None
     brier: float | None
@@ -83,22 +83,22 @@ def evaluate(forecast: Forecast, traces: Sequence[Trace], *, resamples: int = 10
     if not traces or len(forecast) != len(traces):
         raise MarketError(f"one forecast per trace is needed: {len(forecast)} forecasts, {len(traces)} traces")
     data = _Data(forecast, traces)
-    everyone = np.ones(len(traces), dtype=bool)
+    every = np.ones(len(traces), dtype=bool)
     names = np.array([trace.dataset for trace in traces])
     tier = tiers_of(traces)
 
-    def score(who: Mask) -> Scores:
-        return data.scores(np.flatnonzero(who), resamples, seed)
+    def score(chosen: Mask) -> Scores:
+        return data.scores(np.flatnonzero(chosen), resamples, seed)
 
     return Report(
-        overall=score(everyone),
+        overall=score(every),
         datasets={str(name): score(names == name) for name in np.unique(names)},
         tiers={name: score(tier == i) for i, name in enumerate(TIERS) if np.any(tier == i)},
     )
 
 
 def tiers_of(traces: Sequence[Trace]) -> NDArray[np.intp]:
-    """The index into TIERS for each trace; -1 where a truncated answer leaves it open."""
+    """The index into TIERS for each trace; -1 where it is unknown: a truncated answer."""
     length, known = _ranked_lengths(_lengths(traces), np.array([trace.truncated for trace in traces], dtype=bool))
     edges = np.quantile(length[known], [0.25, 0.5, 0.75], method="inverted_cdf")
     return np.where(known, np.searchsorted(edges, length, side="left"), -1)
@@ -113,54 +113,54 @@ class _Data:
         self.tokens = _lengths(traces)
         self.truncated = np.array([trace.truncated for trace in traces], dtype=bool)
         self.graded = np.array([trace.correct is not None for trace in traces], dtype=bool)
-        self.right = np.array([bool(trace.correct) for trace in traces], dtype=bool)
+        self.correct = np.array([bool(trace.correct) for trace in traces], dtype=bool)
         self.solve = np.broadcast_to(forecast.solve, n)
         keys = [question_key(trace.prompt) for trace in traces]
-        number = {key: i for i, key in enumerate(sorted(set(keys)))}  # the same in whatever order the traces come
+        number = {key: i for i, key in enumerate(sorted(set(keys)))}  # the same in any order of the traces
         self.question = np.array([number[key] for key in keys])
         self.inside = {f"{share:.0%}": self._inside(share) for share in COVERAGES}
 
     def _inside(self, share: float) -> Array:
-        """1 or 0; for truncated answers the chance, given that they are longer than what was recorded."""
+        """1 or 0; for truncated answers the chance of being inside, given that they are longer than recorded."""
         low, high = interval(self.forecast, share)
-        seen = (low <= self.tokens) & (self.tokens <= high)
-        beyond = 1 - chance_within(self.forecast, self.tokens)
+        inside = (low <= self.tokens) & (self.tokens <= high)
+        longer = 1 - chance_within(self.forecast, self.tokens)
         within = chance_within(self.forecast, high) - chance_within(self.forecast, np.maximum(low, self.tokens))
-        chance = np.clip(within / np.maximum(beyond, 1e-12), 0.0, 1.0)
-        return np.where(self.truncated, np.where(high <= self.tokens, 0.0, chance), seen)
+        chance = np.clip(within / np.maximum(longer, 1e-12), 0.0, 1.0)
+        return np.where(self.truncated, np.where(high <= self.tokens, 0.0, chance), inside)
 
-    def scores(self, who: NDArray[np.intp], resamples: int, seed: int) -> Scores:
-        tokens, median, truncated = self.tokens[who], self.forecast.tokens[who], self.truncated[who]
+    def scores(self, rows: NDArray[np.intp], resamples: int, seed: int) -> Scores:
+        tokens, median, truncated = self.tokens[rows], self.forecast.tokens[rows], self.truncated[rows]
         length, ranked = _ranked_lengths(tokens, truncated)
-        true, said = _groups(length[ranked]), _groups(median[ranked])
-        graded = who[self.graded[who]]
-        right, chance = self.right[graded], _groups(self.solve[graded])
-        missed = np.log(median / tokens)[~truncated]
+        true, forecast = _groups(length[ranked]), _groups(median[ranked])
+        graded = rows[self.graded[rows]]
+        correct, chance = self.correct[graded], _groups(self.solve[graded])
+        error = np.log(median / tokens)[~truncated]
 
         def rank_correlation(weight: Array) -> Array:
-            return _spearman(true, said, weight)
+            return _spearman(true, forecast, weight)
 
         def area(weight: Array) -> Array:
-            return _auc(chance, right, weight)
+            return _auc(chance, correct, weight)
 
         return Scores(
-            traces=who.size,
-            questions=np.unique(self.question[who]).size,
+            traces=rows.size,
+            questions=np.unique(self.question[rows]).size,
             truncated=int(truncated.sum()),
             graded=graded.size,
             median_tokens=float(np.median(tokens)),
             median_forecast=float(np.median(median)),
             spearman=_once(rank_correlation, true.size),
-            spearman_range=_range(rank_correlation, self.question[who[ranked]], resamples, seed),
-            kendall=_kendall(true, said),
-            log_error=float(np.abs(missed).mean()) if missed.size else None,
-            log_rmse=float(np.sqrt((missed**2).mean())) if missed.size else None,
-            coverage={name: float(inside[who].mean()) for name, inside in self.inside.items()},
-            solved=float(right.mean()) if graded.size else None,
+            spearman_range=_range(rank_correlation, self.question[rows[ranked]], resamples, seed),
+            kendall=_kendall(true, forecast),
+            log_error=float(np.abs(error).mean()) if error.size else None,
+            log_rmse=float(np.sqrt((error**2).mean())) if error.size else None,
+            coverage={name: float(inside[rows].mean()) for name, inside in self.inside.items()},
+            correct=float(correct.mean()) if graded.size else None,
             auc=_once(area, graded.size),
             auc_range=_range(area, self.question[graded], resamples, seed),
-            brier=float(((self.solve[graded] - right) ** 2).mean()) if graded.size else None,
-            calibration_error=_calibration_error(self.solve[graded], right) if graded.size else None,
+            brier=float(((self.solve[graded] - correct) ** 2).mean()) if graded.size else None,
+            calibration_error=_calibration_error(self.solve[graded], correct) if graded.size else None,
         )
 
 
@@ -169,7 +169,7 @@ def _lengths(traces: Sequence[Trace]) -> Array:
 
 
 def _ranked_lengths(tokens: Array, truncated: Mask) -> tuple[Array, Mask]:
-    """Lengths to rank by, and whose rank is known: answers that ended, and those cut later than any of them ended."""
+    """Lengths to rank by, and which are known: of answers that ended, and of those cut after all of these ended."""
     known = ~truncated | (tokens >= tokens[~truncated].max(initial=0.0))
     return np.where(truncated, np.inf, tokens), known
 
@@ -183,20 +183,21 @@ def _count(groups: Groups) -> int:
 
 
 def _spearman(x: Groups, y: Groups, weight: Array) -> Array:
-    """Of values that occur `weight` times each, a row of weights at a time; NaN where all are equal."""
+    """The rank correlation where value i occurs weight[i] times, for each row of weights; NaN where all are equal."""
     a, b = _centred_ranks(x, weight), _centred_ranks(y, weight)
     scale = np.sqrt((weight * a**2).sum(axis=1) * (weight * b**2).sum(axis=1))
     return _ratio((weight * a * b).sum(axis=1), scale)
 
 
 def _centred_ranks(groups: Groups, weight: Array) -> Array:
+    """Mid-ranks minus their mean: for each group, the weight before it plus half its own, minus half of all."""
     total = _totals(groups, weight, _count(groups))
     ranks: Array = np.cumsum(total, axis=1) - (total + total.sum(axis=1, keepdims=True)) / 2
     return ranks[:, groups]
 
 
 def _totals(groups: Groups, weight: Array, count: int) -> Array:
-    """For each row of weights, their sum over each group; the groups are the same for all rows, or a row each."""
+    """The sum of each row of weights over each group; `groups` is one row for all, or one for each."""
     rows = weight.shape[0]
     cell = groups + count * np.arange(rows)[:, None]
     total: Array = np.bincount(cell.ravel(), weight.ravel(), minlength=rows * count).astype(np.float64)
@@ -208,27 +209,29 @@ def _kendall(x: Groups, y: Groups) -> float | None:
     return float(kendalltau(x, y).statistic) if varies else None
 
 
-def _auc(chance: Groups, right: Mask, weight: Array) -> Array:
-    good, bad = (_totals(chance, weight * which, _count(chance)) for which in (right, ~right))
+def _auc(chance: Groups, correct: Mask, weight: Array) -> Array:
+    """The share of pairs (correct, wrong) in which the correct one had the higher chance; ties count half."""
+    good, bad = (_totals(chance, weight * which, _count(chance)) for which in (correct, ~correct))
     ahead = (good * (np.cumsum(bad, axis=1) - bad / 2)).sum(axis=1)
     return _ratio(ahead, good.sum(axis=1) * bad.sum(axis=1))
 
 
-def _calibration_error(chance: Array, right: Mask) -> float:
+def _calibration_error(chance: Array, correct: Mask) -> float:
     edges = np.quantile(chance, np.arange(1, _BINS) / _BINS, method="inverted_cdf")
     place = np.searchsorted(edges, chance, side="left")
-    return float(np.abs(np.bincount(place, chance - right)).sum() / chance.size)
+    return float(np.abs(np.bincount(place, chance - correct)).sum() / chance.size)
 
 
 def _range(
     measure: Callable[[Array], Array], question: NDArray[np.intp], resamples: int, seed: int
 ) -> tuple[float, float] | None:
+    """The 95% bootstrap interval of a measure: a resample is the number of times each question was drawn."""
     number = _groups(question)
     count = _count(number)
     if count < 2:
         return None
     random, found = np.random.default_rng(seed), np.zeros(0)
-    at_once = max(1, 2**14 // number.size)  # what fits into a processor's cache
+    at_once = max(1, 2**14 // number.size)  # rows that fit into a processor's cache
     while found.size < resamples:
         drawn = random.integers(count, size=(min(at_once, resamples - found.size), count))
         times = _totals(drawn, np.ones(drawn.shape), count)

@@ -1,7 +1,7 @@
 """A forecaster on disk: a folder of data, described by its `forecaster.json`.
 
-Nothing in it is ever executed: JSON, plain arrays and safetensors are all a forecaster may keep there.
-The description names every other file with its hash, so that damage is found before it is believed.
+Nothing in it is ever executed: a forecaster saves only JSON, plain arrays and safetensors. The description names
+every other file with its hash, so that damage is found before anything is used.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from shadowprice.formats.files import sha256_of
 
 FORMAT = 1  # raised when an older version could misread what a newer one writes
 _DESCRIPTION = "forecaster.json"
-_FIX = "train it again, or name another folder"
+_FIX = "train it again, or give another folder"
 
 
 @contextmanager
 def written(folder: str | os.PathLike[str], kind: str, about: Mapping[str, Any]) -> Iterator[Path]:
     """A scratch folder to fill, which takes the place of `folder` only if everything went well.
 
-    `about` is whatever the forecaster wants to find again in its description. A folder that is
-    there already is replaced if it holds a forecaster, and left alone if it holds anything else.
+    `about` is what the forecaster stores in its description. A folder that exists is replaced if it
+    holds a forecaster, and left alone if it holds anything else.
     """
     place = Path(os.path.realpath(folder))
     refuse_others(folder)
@@ -44,23 +44,25 @@ def written(folder: str | os.PathLike[str], kind: str, about: Mapping[str, Any])
                 place.rename(Path(scratch) / "old")
             fresh.rename(place)
     except OSError as error:
-        raise InputError(f"cannot be written: {error.strerror or error}", path=folder, fix="name another") from None
+        raise InputError(
+            f"cannot be written: {error.strerror or error}", path=folder, fix="give another folder"
+        ) from None
 
 
 def refuse_others(folder: str | os.PathLike[str]) -> None:
-    """Raises if a forecaster may not be written there: worth asking before a long training."""
+    """Raises if a forecaster may not be written there: check it before a long training."""
     place = Path(folder)
     if place.exists() and not ((place / _DESCRIPTION).is_file() or (place.is_dir() and not any(place.iterdir()))):
         raise InputError("holds something else than a forecaster", path=folder, fix="name a new folder")
 
 
 def fingerprint(folder: str | os.PathLike[str]) -> str:
-    """What a forecaster is known by: the hash of its description, which names every file with its hash."""
+    """Identifies a forecaster: the hash of its description, which names every file with its hash."""
     return sha256_of(Path(folder, _DESCRIPTION))
 
 
 def description(folder: str | os.PathLike[str]) -> tuple[str, dict[str, Any]]:
-    """The kind of the forecaster in a folder and what it keeps of itself; every file is checked first."""
+    """The kind of the forecaster in a folder and the `about` it stored; every file is checked first."""
     path = Path(folder, _DESCRIPTION)
 
     def bad(problem: str, fix: str = _FIX) -> InputError:
@@ -87,7 +89,7 @@ def description(folder: str | os.PathLike[str]) -> tuple[str, dict[str, Any]]:
         if not file.is_relative_to(root) or not file.is_file():
             raise bad(f"damaged: {name} is missing")
         if sha256_of(file) != digest:
-            raise InputError("damaged: not the file that was saved", path=file, fix=_FIX)
+            raise InputError("damaged: the file has changed since it was saved", path=file, fix=_FIX)
     if extra := [file for file in _files(root) if str(file.relative_to(root)) not in (*files, _DESCRIPTION)]:
         raise InputError("not part of the forecaster that was saved", path=extra[0], fix="remove it")
     return kind, about

@@ -1,4 +1,4 @@
-"""A report on a forecaster for people: a table, and the paper's figure of its predictor."""
+"""A report on a forecaster for people: a table, and the paper's figure 4 for this forecaster."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _COLOURS = ("#0072b2", "#009e73", "#e69f00", "#d55e00")  # of the tiers
-_MANY = 2000  # points beyond which a drawing keeps them as an image
+_MANY = 2000  # more points than this are drawn as an image
 
 LEGEND = """\
 - tokens, forecast: medians of the recorded and of the forecast lengths
 - Spearman, Kendall: rank correlation (tau-b) of forecast and true length; error, RMSE: of the log length
-- in 50%, in 80%, in 95%: share of true lengths inside the interval that is to hold so many
-- solved: share of right answers; AUC: chance that a right answer had the higher chance forecast; Brier: mean squared
-  error of the chance; ECE: expected calibration error, ten bins of equal count
-- in brackets: 95% bootstrap interval, questions drawn anew with all their traces
+- in 50%, in 80%, in 95%: share of true lengths inside the interval that should hold so many
+- correct: share of correct answers; AUC: chance that a correct answer had a higher chance forecast than a wrong one;
+  Brier: mean squared error of the chance; ECE: expected calibration error, ten bins of equal count
+- in brackets: 95% bootstrap interval over questions, each with all its traces
 - truncated answers are longer than what was recorded: they rank as the longest, or not at all where that is unknown;
   they have no error; they are inside an interval with the chance that the forecast itself gives them
 - tiers are quartiles of the true length
@@ -32,7 +32,7 @@ LEGEND = """\
 
 
 def as_markdown(report: Report) -> str:
-    """A table with a row for everything, for each dataset and for each tier, and what its columns mean."""
+    """A table with a row for all traces, for each dataset and for each tier, and a legend of its columns."""
     rows = {"everything": report.overall}
     rows |= {name or "no dataset": scores for name, scores in report.datasets.items()}
     rows |= {f"tier: {name}": scores for name, scores in report.tiers.items()}
@@ -52,7 +52,7 @@ def _cells(scores: Scores) -> dict[str, str]:
         "error": in_digits(scores.log_error),
         "RMSE": in_digits(scores.log_rmse),
         **{f"in {name}": f"{share:.0%}" for name, share in scores.coverage.items()},
-        "solved": "-" if scores.solved is None else f"{scores.solved:.0%}",
+        "correct": "-" if scores.correct is None else f"{scores.correct:.0%}",
         "AUC": in_digits(scores.auc, scores.auc_range),
         "Brier": in_digits(scores.brier),
         "ECE": in_digits(scores.calibration_error),

@@ -1,7 +1,7 @@
-"""Dividing traces so that nothing learnt from a question is ever judged on that question.
+"""Splitting traces so that no forecaster is evaluated on a question it was trained on.
 
-Traces are divided by question, never by sample: all generations for one question, by whatever model,
-are on the same side. Two questions are the same if they differ in white space and case only.
+Traces are split by question, never by sample: all answers to one question, by any model, are on the same
+side. Two questions are the same if they differ only in white space and case.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ def questions_of(traces: Sequence[Trace]) -> NDArray[np.intp]:
 
 
 def held_out(traces: Sequence[Trace], share: float, seed: int = 0) -> Mask:
-    """Marks the traces of about this share of the questions. The same question is always on the same side,
+    """Marks the traces of about this share of the questions.
 
-    also when other traces are added: which side hangs on its text and the seed alone.
+    A question stays on its side when other traces are added: the side depends only on its text and the seed.
     """
     return np.array([_fraction(trace.prompt, seed) < share for trace in traces], dtype=bool)
 
 
 def folds(questions: NDArray[np.intp], count: int, seed: int = 0) -> NDArray[np.intp]:
-    """The fold, from 0 to `count` - 1, of each trace; folds are equal in questions."""
+    """The fold, from 0 to `count` - 1, of each trace; all folds have the same number of questions, give or take one."""
     shuffled = np.random.default_rng(seed).permutation(int(questions.max(initial=-1)) + 1)
     return np.asarray(shuffled % count, dtype=np.intp)[questions]
 

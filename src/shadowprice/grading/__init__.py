@@ -1,11 +1,11 @@
-"""Graders: is an answer right? `grade` is the front door; `GRADERS` are the kinds there are.
+"""Graders: is an answer correct? `grade` is the entry point; `GRADERS` has all kinds.
 
     grade("math", r"... so \\boxed{\\frac12}", "0.5")
     grade("numeric", "That makes $1,234.", "1234")
     grade("exact", "**Paris.**", "Paris")
     grade("code", completion, tests, prompt=prompt, entry_point="f")
 
-Options beyond the gold are the grader's own: see `grade_math`, `grade_exact`, `grade_numeric` and
+Each grader has its own options: see `grade_math`, `grade_exact`, `grade_numeric` and
 `grade_code`. `math` needs the extra `[math]`. Graders block; call them in threads from async code.
 """
 
@@ -43,9 +43,9 @@ GRADERS: dict[str, Callable[..., Grade]] = {
 
 
 def grade(kind: str, answer: str, gold: str, *, truncated: bool = False, **options: Any) -> Grade:
-    """The grade of an answer. One that was cut at its limit is never looked at, whatever it says."""
+    """The grade of an answer. One that was cut at its limit is not correct, whatever it says."""
     if kind not in GRADERS:
-        raise InputError(f"no grader called {kind!r}", fix=f"known are {', '.join(GRADERS)}")
+        raise InputError(f"unknown grader {kind!r}", fix=f"known are {', '.join(GRADERS)}")
     if truncated:
         return Grade(False, "truncated")
     return GRADERS[kind](answer, gold, **options)

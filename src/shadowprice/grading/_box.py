@@ -4,9 +4,9 @@
     └─ init    first process inside; mounts, keeps the clock; when it ends, the kernel kills all inside
        └─ judge   without privileges; loads the program and runs its tests (`_judge.py`)
 
-At the level "process" the kernel grants no namespaces: the box itself is the judge's parent and
-sweeps up after it. The job comes as JSON on stdin (a file, which the judge reads again), the outcome
-goes as JSON to stdout. Nothing of shadowprice is imported: the file must run alone.
+At the level "process" the kernel grants no namespaces: the box itself is the judge's parent and kills
+what it leaves. The job is JSON on stdin (a file, which the judge reads again), the outcome is JSON on
+stdout. Nothing of shadowprice is imported: the file must run alone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 _NEWNS, _NEWIPC, _NEWUSER, _NEWPID, _NEWNET = 0x20000, 0x8000000, 0x10000000, 0x20000000, 0x40000000
 _NOSUID, _NODEV, _BIND, _REC, _PRIVATE = 2, 4, 0x1000, 0x4000, 1 << 18
 _PDEATHSIG, _SUBREAPER, _NO_NEW_PRIVS = 1, 36, 38  # of prctl
-_REPORT_MOST = 4096  # bytes of report that are read; who writes more waits for the clock
+_REPORT_MOST = 4096  # bytes of report that are read; a judge that writes more blocks until its time is up
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -36,18 +36,18 @@ def _call(name: str, *arguments: Any) -> None:
 
 
 def _prctl(option: int, value: int) -> None:
-    if hasattr(_libc, "prctl"):  # Linux alone has it
+    if hasattr(_libc, "prctl"):  # only Linux has it
         _call("prctl", option, value, 0, 0, 0)
 
 
-# --- who the program is ------------------------------------------------------------------------
+# --- the user of the program -------------------------------------------------------------------
 
 
 def _identity() -> tuple[int, int, bool]:
-    """Uid and gid of the judge, and whether nobody else has that uid.
+    """Uid and gid of the judge, and whether the uid is its alone.
 
-    Root takes a number of its own for every box: the limit on processes does not bind root, and
-    counts by user. Where such numbers do not exist (some containers), it is `nobody`.
+    Root gives every box a uid of its own: the limit on processes does not bind root, and counts by
+    user. Where such uids do not exist (some containers), it is `nobody`.
     """
     if os.geteuid() != 0:
         return os.geteuid(), os.getegid(), False
@@ -77,7 +77,7 @@ def _tasks(uid: int) -> int:
     return count
 
 
-# --- what the program sees ---------------------------------------------------------------------
+# --- the file system of the program ------------------------------------------------------------
 
 
 def _unshare() -> None:
@@ -108,7 +108,7 @@ class _Attributes(ctypes.Structure):
 
 
 def _set_attributes(target: str, *, add: int = 0, remove: int = 0, recursive: bool = False) -> None:
-    """mount_setattr(2), which the C library does not always have; its number is the same everywhere."""
+    """mount_setattr(2), by its number: the C library does not always have it."""
     attributes = _Attributes(add, remove, 0, 0)
     _call(
         "syscall",
@@ -122,12 +122,12 @@ def _set_attributes(target: str, *, add: int = 0, remove: int = 0, recursive: bo
 
 
 def _furnish(job: dict[str, Any], uid: int, gid: int) -> None:
-    """Everything read-only but a small folder in memory; other processes and sockets out of sight."""
+    """Mounts everything read-only except a small folder in memory; hides other processes and sockets."""
     read_only, work = 1, job["work"]
     _mount("none", "/", None, _REC | _PRIVATE)
-    if job["library"]:  # the interpreter lives where only root may look
+    if job["library"]:  # the interpreter is where only root may read
         _mount(job["library"], job["python_folder"], None, _BIND | _REC)
-    if job["packages"] and os.geteuid() == 0:  # so may they
+    if job["packages"] and os.geteuid() == 0:  # they may be there too
         _mount(job["packages"], job["packages_folder"], None, _BIND | _REC)
     size = f"size={job['disk']},nr_inodes=10000"
     _mount("tmpfs", work, "tmpfs", _NOSUID | _NODEV, f"{size},mode=700,uid={uid},gid={gid}")
@@ -135,7 +135,7 @@ def _furnish(job: dict[str, Any], uid: int, gid: int) -> None:
     if os.path.isdir("/dev/shm"):
         _mount("tmpfs", "/dev/shm", "tmpfs", _NOSUID | _NODEV, f"{size},mode=1777")
         writable.append("/dev/shm")
-    if os.path.isdir("/run"):  # sockets of the machine's services
+    if os.path.isdir("/run"):  # where services have their sockets
         _mount("tmpfs", "/run", "tmpfs", _NOSUID | _NODEV, "size=4k")
     try:
         _mount("proc", "/proc", "proc", _NOSUID | _NODEV)
@@ -168,11 +168,11 @@ def _run_judge(job: dict[str, Any], uid: int, gid: int, processes: int, report: 
     os.chdir(job["work"])
     os.lseek(0, 0, os.SEEK_SET)
     nowhere = os.open(os.devnull, os.O_RDWR)
-    for number, source in ((3, os.dup(report)), (1, nowhere), (2, nowhere)):  # above 3 nothing is passed on
+    for number, source in ((3, os.dup(report)), (1, nowhere), (2, nowhere)):  # nothing above 3 is inherited
         os.dup2(source, number)
     seconds = int(job["seconds"]) + 1
     limits = {
-        "RLIMIT_CPU": (seconds, seconds + 1),  # SIGXCPU first, SIGKILL for who ignores it
+        "RLIMIT_CPU": (seconds, seconds + 1),  # SIGXCPU first, then SIGKILL
         "RLIMIT_AS": (job["memory"], job["memory"]),
         "RLIMIT_FSIZE": (job["file_size"], job["file_size"]),
         "RLIMIT_NPROC": (processes, processes),
@@ -180,7 +180,7 @@ def _run_judge(job: dict[str, Any], uid: int, gid: int, processes: int, report: 
         "RLIMIT_CORE": (0, 0),
     }
     for name, limit in limits.items():
-        with suppress(ValueError, OSError):  # a lower limit is in force already, or the system has none
+        with suppress(ValueError, OSError):  # a lower limit is in force, or the system does not have this one
             resource.setrlimit(getattr(resource, name), limit)
     _become(uid, gid)
     _prctl(_NO_NEW_PRIVS, 1)
@@ -197,14 +197,14 @@ def _environment(job: dict[str, Any]) -> dict[str, str]:
         "TMPDIR": work,
         "LANG": "C.UTF-8",
         "LD_LIBRARY_PATH": f"{job['python_folder']}/lib" if job["library"] else "",
-        "MALLOC_ARENA_MAX": "1",  # one thread more is not 64 MB of address space more
-        "OMP_NUM_THREADS": "1",  # NumPy would start one for every core, and pass the limits where there are many
+        "MALLOC_ARENA_MAX": "1",  # a thread does not take 64 MB of address space
+        "OMP_NUM_THREADS": "1",  # NumPy would start one per core, and exceed the limits where there are many
         "PYTHONDONTWRITEBYTECODE": "1",
     }
 
 
 def _watch(judge: int, report: int, seconds: float) -> dict[str, str]:
-    """How the judge ended (exit, killed, timeout), and what it reported."""
+    """Waits for the judge: how it ended (exit, killed, timeout), and its report."""
     deadline = time.monotonic() + seconds
     text, pipes, end = b"", [report], ""
     while not end:
@@ -232,10 +232,10 @@ def _watch(judge: int, report: int, seconds: float) -> dict[str, str]:
 
 
 def _sweep(judge: int, uid: int, own: bool) -> None:
-    """Without namespaces: kills what the judge left behind, however it hid."""
+    """Without namespaces: kills all processes that the judge left."""
     with suppress(OSError):
         os.killpg(judge, signal.SIGKILL)
-    if own:  # one call reaches every process of a user that exists for this box alone
+    if own:  # the uid is used by this box alone, so one call reaches all its processes
         pid = os.fork()
         if pid == 0:
             with suppress(OSError):
@@ -244,7 +244,7 @@ def _sweep(judge: int, uid: int, own: bool) -> None:
             os._exit(0)
         os.waitpid(pid, 0)
     deadline = time.monotonic() + 5
-    while time.monotonic() < deadline:  # orphans come to us, so this ends when none is left
+    while time.monotonic() < deadline:  # orphans become our children, so this ends when none is left
         with suppress(OSError), open(f"/proc/self/task/{os.getpid()}/children") as children:
             for child in children.read().split():
                 with suppress(OSError):
@@ -264,9 +264,9 @@ def _inside_namespaces(job: dict[str, Any]) -> None:
         try:
             _prctl(_PDEATHSIG, signal.SIGKILL)
             _furnish(job, uid, gid)
-            _say(_watch(*_start(job, uid, gid, job["processes"]), job["seconds"]))
+            _write(_watch(*_start(job, uid, gid, job["processes"]), job["seconds"]))
         except BaseException as error:
-            _say({"end": "setup", "report": repr(error)[:300]})
+            _write({"end": "setup", "report": repr(error)[:300]})
         finally:
             os._exit(0)
     os.waitpid(pid, 0)
@@ -280,10 +280,10 @@ def _inside_a_process(job: dict[str, Any]) -> None:
     judge, report = _start(job, uid, gid, job["processes"] + others)
     outcome = _watch(judge, report, job["seconds"])
     _sweep(judge, uid, own)
-    _say(outcome)
+    _write(outcome)
 
 
-def _say(outcome: dict[str, str]) -> None:
+def _write(outcome: dict[str, str]) -> None:
     os.write(1, json.dumps(outcome).encode())
 
 
@@ -296,7 +296,7 @@ def main() -> None:
         else:
             _inside_a_process(job)
     except OSError as error:
-        _say({"end": "setup", "report": repr(error)[:300]})
+        _write({"end": "setup", "report": repr(error)[:300]})
 
 
 if __name__ == "__main__":

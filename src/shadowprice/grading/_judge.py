@@ -1,8 +1,8 @@
 """Loads a candidate program, runs its tests on it, and reports. Runs alone, inside the box.
 
-The token is written only after the last test: a program that leaves early, by whatever door, never
-passes. The program shares the interpreter with this code, so that one which goes looking for the
-token among its frames can find it; against that stands nothing but the reader of the answers.
+The token is written only after the last test: a program that exits early, in any way, never passes.
+The program shares the interpreter with this code, so one that searches the stack frames for the token
+can find it; nothing here prevents that.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Any
 
 
 def _forbid(work: str) -> None:
-    """The weaker measure where the kernel grants no namespaces: Python itself refuses.
+    """The weaker measure where the kernel grants no namespaces: an audit hook, so that Python itself refuses.
 
-    No sockets, no other programs, no foreign code, no look at other processes, no writing outside the
-    folder. What gets hold of the C level gets past it.
+    No sockets, no other programs, no foreign code, no reading of other processes, no writing outside the
+    folder. It does not hold C code.
     """
     refused = ("socket.", "ctypes.", "subprocess.", "os.system", "os.exec", "os.posix_spawn", "os.spawn")
     folders = ("os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.link", "os.symlink", "shutil.")
@@ -42,7 +42,7 @@ def _forbid(work: str) -> None:
             if opened_to_write and path != os.devnull and not inside(path):
                 raise PermissionError(f"{path!r} is outside the folder of this program")
             if isinstance(path, str | bytes) and real(decode(path)).startswith("/proc/"):  # environments of others
-                raise PermissionError(f"{path!r} is not for this program")
+                raise PermissionError(f"{path!r} is not readable for this program")
         elif event.startswith(folders + files):
             for path in arguments[:2]:
                 if not inside(path):
@@ -52,22 +52,22 @@ def _forbid(work: str) -> None:
 
 
 def _use(*folders: str) -> None:
-    """Packages of an environment take the place of the interpreter's own, which may be of other versions."""
+    """Packages of an environment replace the interpreter's own, which may be of other versions."""
     readable = [folder for folder in folders if os.access(folder, os.R_OK | os.X_OK)]
     if readable:
         sys.path[:] = [p for p in sys.path if os.path.basename(p) not in ("site-packages", "dist-packages")] + readable
 
 
 def _import_ahead(tests: str) -> None:
-    """What tests import at their top level. NumPy wants ctypes, which will be refused."""
+    """Import what the tests import at their top level, before ctypes is refused: NumPy needs it."""
     for statement in ast.parse(tests).body:
         if isinstance(statement, ast.Import | ast.ImportFrom):
-            with suppress(Exception):  # they will see for themselves
+            with suppress(Exception):  # the tests will raise it again
                 exec(compile(ast.Module([statement], []), "<tests>", "exec", dont_inherit=True), {})
 
 
 def _compiled(programs: list[str]) -> types.CodeType:
-    """The first reading of the answer that is Python."""
+    """The first of the programs that compiles."""
     problem: Exception = SyntaxError("no program")
     for program in programs:
         try:
@@ -77,10 +77,10 @@ def _compiled(programs: list[str]) -> types.CodeType:
     raise problem
 
 
-def _said(error: BaseException) -> str:
+def _description(error: BaseException) -> str:
     try:
         return f"{type(error).__name__}: {error}"[:300]
-    except BaseException:  # its text is the program's own doing
+    except BaseException:  # __str__ is the program's own code
         return "an error that cannot be printed"
 
 
@@ -90,11 +90,11 @@ def main() -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
-    # What is needed after the program ran is taken before, out of its reach.
+    # Local names for what is needed after the program ran: it may replace the global ones.
     run: Callable[..., None] = exec
-    write, leave, said, token, entry = os.write, os._exit, _said, job["token"].encode(), job["entry_point"]
+    write, leave, describe, token, entry = os.write, os._exit, _description, job["token"].encode(), job["entry_point"]
     tests = compile(job["tests"], "<tests>", "exec", dont_inherit=True)
-    module = types.ModuleType("candidate")  # not __main__: demonstrations at the end of an answer do not run
+    module = types.ModuleType("candidate")  # not __main__: code under `if __name__ == "__main__"` does not run
     sys.modules["candidate"] = module
     if job["packages"]:
         _use(job["packages_folder"], job["packages"])
@@ -105,7 +105,7 @@ def main() -> None:
     job.clear()
     try:
         run(_compiled(programs), module.__dict__)
-        names = dict(module.__dict__)  # the tests' own: what the program calls `check` is no matter
+        names = dict(module.__dict__)  # a copy for the tests, which may define a `check` of their own
         if entry and entry not in names:
             raise NameError(f"{entry} is not defined")
         run(tests, names)
@@ -113,7 +113,7 @@ def main() -> None:
             names["check"](module.__dict__[entry])
         verdict = token
     except BaseException as error:
-        verdict = said(error).encode(errors="replace")
+        verdict = describe(error).encode(errors="replace")
     write(3, verdict)
     leave(0)
 

@@ -1,7 +1,7 @@
 """A process that compares answers with math-verify: JSON lines in, JSON lines out.
 
 Started by `mathematics.py`; ends when its stdin does. Nothing of shadowprice is imported: the file
-must run alone. Its argument is the most memory it may take, in bytes.
+must run alone. Its argument is the most memory it may use, in bytes.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ def _compare(answer: str, gold: str, seconds: float) -> tuple[bool | None, str, 
     from math_verify import parse, verify
     from math_verify.errors import TimeoutException
 
-    limit = max(1, int(seconds / 3))  # three steps; the caller's clock is the one that counts
+    limit = max(1, int(seconds / 3))  # three steps; the caller enforces the total
     try:
         wanted = parse(gold, parsing_timeout=limit, raise_on_error=True)
     except (Exception, TimeoutException) as error:
-        return None, "error", f"the gold cannot be read ({type(error).__name__})"
+        return None, "error", f"cannot parse the gold ({type(error).__name__})"
     if not wanted:
-        return None, "error", "the gold cannot be read"
+        return None, "error", "cannot parse the gold"
     try:
         found = parse(answer, parsing_timeout=limit, raise_on_error=True)
         if not found:
             return False, "no_answer", ""
         if verify(wanted, found, timeout_seconds=limit, raise_on_error=False):
-            if _alike_by_smallness(wanted[0], found[0]):
+            if _equal_only_by_rounding(wanted[0], found[0]):
                 return False, "wrong", "equal only when rounded to six decimals"
             return True, "correct", ""
     except TimeoutException:
@@ -44,7 +44,7 @@ def _compare(answer: str, gold: str, seconds: float) -> tuple[bool | None, str, 
     return False, "wrong", ""
 
 
-def _alike_by_smallness(wanted: Any, found: Any) -> bool:
+def _equal_only_by_rounding(wanted: Any, found: Any) -> bool:
     """math-verify rounds to six decimals, where 4e-24 and 5e-19 are both zero."""
     try:
         if not (wanted.is_number and found.is_number and wanted.is_real and found.is_real):
@@ -56,7 +56,7 @@ def _alike_by_smallness(wanted: Any, found: Any) -> bool:
 
 
 def _limit_cpu(seconds: float) -> None:
-    """A worker whose caller is gone and whose sympy is stuck ends by the kernel's hand."""
+    """The kernel ends a worker whose caller is gone and whose sympy is stuck."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     most = int(usage.ru_utime + usage.ru_stime + seconds) + 5
     resource.setrlimit(resource.RLIMIT_CPU, (most, resource.getrlimit(resource.RLIMIT_CPU)[1]))
@@ -64,7 +64,7 @@ def _limit_cpu(seconds: float) -> None:
 
 def main() -> None:
     replies = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)  # what libraries print is no reply
+    os.dup2(2, 1)  # what libraries print must not be read as a reply
     import math_verify  # noqa: F401  (the slow part, before the first answer waits for it)
 
     logging.disable(logging.CRITICAL)

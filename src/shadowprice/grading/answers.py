@@ -1,8 +1,8 @@
 """Short answers: `exact` compares text, `numeric` compares the last number.
 
-Both look at the final answer where one is announced. In this order: the last complete
-`\\boxed{...}`; what follows the last "the answer is", "final answer:", "answer:" or "####", to the
-end of its line; else the whole text (`exact`) or all of its numbers (`numeric`).
+Both read the final answer where one is announced. In this order: the last complete `\\boxed{...}`;
+what follows the last "the answer is", "final answer:", "answer:" or "####", to the end of its line;
+otherwise the whole text (`exact`) or all of its numbers (`numeric`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import unicodedata
 
 from shadowprice.grading.grades import Grade
 
-_LONGEST = 20_000  # characters looked at where no answer is announced; the answer is at the end
+_LONGEST = 20_000  # characters read from the end where no answer is announced
 
 _MARKER = re.compile(
     r"####|(?:\bthe (?:correct |final )?answer is\b|\b(?:final )?answer\s*[*_]*:)[:*_ \t]*", re.IGNORECASE
@@ -26,7 +26,7 @@ _SPACES = {"\u00a0": " ", "\u2009": " ", "\u202f": " ", "\u2007": " ", "\u200b":
 
 
 def boxes(text: str) -> str | None:
-    """What the last `\\boxed{}` holds; boxes joined by "and", "or" or a comma count as one list."""
+    """The content of the last `\\boxed{}`; boxes joined by "and", "or" or a comma count as one list."""
     found: list[tuple[int, int, int]] = []  # outermost complete boxes: start, content, end
     open_braces: list[tuple[int, int] | None] = []
     for brace in _BRACES.finditer(text):
@@ -89,7 +89,7 @@ def _plain(character: str) -> str:
 
 
 def normalised(text: str) -> str:
-    """Without case, markup, LaTeX dress, surrounding punctuation, articles in front, extra space."""
+    """Without case, markup, LaTeX commands around text, surrounding punctuation, a leading article, extra space."""
     text = unicodedata.normalize("NFKC", plain_characters(text)).casefold()
     text = re.sub(r"\\(?:text|textbf|mathrm|mathbf|textit|operatorname)\s*\{([^{}]*)\}", r"\1", text)
     text = re.sub(r"\\[,;!: ]|\\[()\[\]]|[*`$]|(?<!\w)_+|_+(?!\w)", " ", text)
@@ -98,7 +98,7 @@ def normalised(text: str) -> str:
 
 
 def grade_exact(answer: str, gold: str) -> Grade:
-    """Right if the final answer, or else the whole text, is the gold but for case, space and markup."""
+    """Correct if the final answer, or else the whole text, is the gold except for case, space and markup."""
     wanted = normalised(gold)
     if not wanted:
         return Grade(None, "error", "the gold is empty")
@@ -151,7 +151,7 @@ def _value(match: re.Match[str]) -> float | None:
 
 
 def grade_numeric(answer: str, gold: str, *, relative: float = 1e-4, absolute: float = 1e-9) -> Grade:
-    """Right if the last number is the gold's last number within a tolerance.
+    """Correct if the last number is the gold's last number within a tolerance.
 
     Thousands separators, currencies, units, fractions, mixed numbers and powers of ten are read. A
     percentage equals the bare number or its hundredth: 25% is 25 and 0.25.
@@ -169,5 +169,5 @@ def grade_numeric(answer: str, gold: str, *, relative: float = 1e-4, absolute: f
     pairs = [(value, target)]
     if percent != target_percent:
         pairs.append((value / 100, target) if percent else (value, target / 100))
-    right = any(math.isclose(a, b, rel_tol=relative, abs_tol=absolute) for a, b in pairs)
-    return Grade.of(right, f"read as {value:g}{'%' if percent else ''}")
+    correct = any(math.isclose(a, b, rel_tol=relative, abs_tol=absolute) for a, b in pairs)
+    return Grade.of(correct, f"read as {value:g}{'%' if percent else ''}")

@@ -1,4 +1,4 @@
-"""What a grader says about an answer."""
+"""What a grader returns."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ Reason: TypeAlias = Literal["correct", "wrong", "truncated", "no_answer", "timeo
 
 @dataclass(frozen=True)
 class Grade:
-    """The verdict, why, and a line for the curious.
+    """Whether an answer is correct, the reason, and a line of detail.
 
-    correct    the answer is right
+    correct    the answer is correct
     wrong      it is not
-    truncated  it was cut at its limit, so that nobody looked at it
-    no_answer  nothing in it could be taken for an answer
+    truncated  it was cut at its limit, and not checked
+    no_answer  nothing in it can be read as an answer
     timeout    checking it took longer than allowed
-    error      it could not be checked; `correct` is None where that is no fault of the answer
-               (an unusable gold, no sandbox), so that the question stays ungraded
+    error      it could not be checked; `correct` is None where that is not the answer's fault
+               (an invalid gold, no sandbox), so that the question stays ungraded
     """
 
     correct: bool | None

@@ -1,9 +1,9 @@
 """Mathematical answers, by math-verify in processes of their own.
 
-math-verify parses with sympy, which can be led into computing for hours or filling the memory
-(9^9^9^9), and stops itself with `signal.alarm`, which only works in the main thread of a process and
+math-verify parses with sympy, which some answers keep computing for hours or until the memory is full
+(9^9^9^9), and stops itself with `signal.alarm`, which works only in the main thread of a process and
 not within long steps of C code. So each answer goes to one of a few long-lived workers, under a
-wall-clock limit; one that does not answer in time is killed and replaced. Callers may be threads.
+wall-clock limit; one that does not reply in time is killed and replaced. Callers may be threads.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _Worker:
     """One process; answers one question at a time."""
 
     def __init__(self, memory: int) -> None:
-        # -P: the folder of the script, with its modules named like others', is no place to import from
+        # -P: nothing is imported from the folder of the script, whose modules have common names
         self._process = subprocess.Popen(
             [sys.executable, "-P", str(_WORKER), str(memory)],
             stdin=subprocess.PIPE,
@@ -48,7 +48,7 @@ class _Worker:
             stderr=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C is for the caller
         )
-        self._waiting = b""
+        self._received = b""
         try:
             self._read(time.monotonic() + _START)
         except BaseException as error:
@@ -58,7 +58,7 @@ class _Worker:
             raise
 
     def ask(self, question: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-        """Raises TimeoutError or _Died; in both cases the worker is of no more use."""
+        """Raises TimeoutError or _Died; in both cases the worker must be closed."""
         stdin = self._process.stdin
         assert stdin is not None
         try:
@@ -73,14 +73,14 @@ class _Worker:
         pipe = self._process.stdout.fileno()
         poll = select.poll()  # select() stops at file descriptor 1024
         poll.register(pipe, select.POLLIN)
-        while b"\n" not in self._waiting:
+        while b"\n" not in self._received:
             if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
                 raise TimeoutError
             piece = os.read(pipe, 65536)
             if not piece:
                 raise _Died
-            self._waiting += piece
-        line, _, self._waiting = self._waiting.partition(b"\n")
+            self._received += piece
+        line, _, self._received = self._received.partition(b"\n")
         answer: dict[str, Any] = json.loads(line)
         return answer
 
@@ -94,7 +94,7 @@ class _Worker:
 
 
 class MathPool:
-    """At most `size` workers, started when needed, kept until `close`."""
+    """At most `size` workers, started when needed and reused until `close`."""
 
     def __init__(self, size: int = 2, memory: int = 2 << 30) -> None:
         self._idle: list[_Worker] = []
@@ -104,13 +104,13 @@ class MathPool:
         self._owner = os.getpid()
 
     def check(self, answer: str, gold: str, seconds: float) -> Grade:
-        """The grade of an answer; a worker that dies is given a second chance."""
+        """The grade of an answer; if the worker dies, another one tries once more."""
         question = {"answer": answer, "gold": gold, "seconds": seconds}
         with self._free:
             for _ in range(2):
                 worker = self._take()
                 try:
-                    said = worker.ask(question, seconds)
+                    reply = worker.ask(question, seconds)
                 except _Died:
                     worker.close()
                 except TimeoutError:
@@ -122,8 +122,8 @@ class MathPool:
                 else:
                     with self._lock:
                         self._idle.append(worker)
-                    return Grade(said["correct"], said["reason"], said["detail"])
-        return Grade(False, "error", "the checker died of it, twice")
+                    return Grade(reply["correct"], reply["reason"], reply["detail"])
+        return Grade(False, "error", "the checker died twice")
 
     def _take(self) -> _Worker:
         with self._lock:
@@ -156,10 +156,10 @@ def _shared_pool() -> MathPool:
 
 
 def grade_math(answer: str, gold: str, *, seconds: float = 10.0, pool: MathPool | None = None) -> Grade:
-    """Right if math-verify finds the final answer equal to the gold.
+    """Correct if math-verify finds the final answer equal to the gold.
 
     The final answer is the last `\\boxed{}` (boxes joined by "and" or a comma are one list), else
-    what the text announces, else whatever math-verify finds in its last 10,000 characters.
+    what the text announces, else what math-verify finds in its last 10,000 characters.
     """
     if importlib.util.find_spec("math_verify") is None:
         raise MissingExtra("math", "grading mathematics")
@@ -191,10 +191,10 @@ def grade_math(answer: str, gold: str, *, seconds: float = 10.0, pool: MathPool 
     return Grade(grade.correct, grade.reason, "; ".join(filter(None, (grade.detail, cut))))
 
 
-# What math-verify trips over: it takes 15,000\,\text{cm} for the set of 15 and 0, 15\,000 for a product,
-# and drops v_{\text{max}}, with all that follows, as a unit.
+# What math-verify misreads: 15,000\,\text{cm} as the set of 15 and 0, 15\,000 as a product, and
+# v_{\text{max}}, with all that follows, as a unit.
 _WORD = r"\\(?:text|mathrm|textrm|mathit|textbf|mathbf)\{([\w ]*)\}"
-_DRESS = [
+_REWRITES = [
     (re.compile(r"(?<!\\)\\!"), ""),
     (re.compile(r"(?<=\d)\\[,; ](?=\d{3}(?!\d))"), ""),
     (re.compile(r"(?<!\\)\\[,;: ]"), " "),
@@ -204,13 +204,13 @@ _DRESS = [
 
 
 def _boxed(text: str) -> str:
-    """In the form math-verify reads best; 5.3e-9 is no product with Euler's number."""
+    """In the form math-verify reads best; without this, 5.3e-9 is a product with Euler's number."""
     text = plain_characters(text).strip().strip("$").strip()
     float_form = re.fullmatch(r"([-+]?\d+(?:\.\d+)?)[eE]([-+]?\d+)", text)
     if float_form:
         text = rf"{float_form[1]} \times 10^{{{int(float_form[2])}}}"
-    for dress, plain in _DRESS:
-        text = dress.sub(plain, text)
+    for pattern, plain in _REWRITES:
+        text = pattern.sub(plain, text)
     return rf"\boxed{{{text}}}"
 
 

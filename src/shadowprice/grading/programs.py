@@ -1,21 +1,21 @@
-"""Programs, graded by running their tests in a box.
+"""Programs, graded by running their tests in a sandbox, called the box.
 
-What holds a program depends on what the kernel grants; `sandbox()` tells which of the two it is here:
+How strong it is depends on what the kernel grants; `sandbox()` returns which of the two levels it is here:
 
 namespaces  Own network (none, not even 127.0.0.1), own processes, the whole file system read-only but
-            for a folder in memory that vanishes afterwards, services' sockets out of sight. When the
-            first process of the box ends, the kernel kills every other.
+            for a temporary folder in memory, services' sockets hidden. When the first process of the
+            box ends, the kernel kills every other.
 process     Python itself refuses sockets, other programs, ctypes and writing outside the folder (an
-            audit hook: it stops Python code, not C code). Whatever the program starts is found and
-            killed. What the caller may read, the program may read.
+            audit hook: it stops Python code, not C code). All processes that the program starts are
+            found and killed. What the caller may read, the program may read.
 
 At both levels: limits on time, CPU, memory, file size, number of processes; an empty environment,
-nothing on stdin, output thrown away, `python -I`, no way to gain privileges. Root gives the program
-a user number of its own. All the program's processes together may take `processes` times `memory`.
+nothing on stdin, output discarded, `python -I`, no way to gain privileges. Root gives the program
+a user id of its own. All the program's processes together may use `processes` times `memory`.
 
-This contains accidents and casual malice; it is no jail for a determined attacker. In particular a
-program can cheat its tests by means they share an interpreter with: objects equal to everything, or
-a search for the token that stands for success. Grade what you do not trust in a virtual machine.
+This contains accidents and casual malice, not a determined attacker. In particular a program can cheat
+its tests, which share an interpreter with it: by objects equal to everything, or by searching for the
+token that stands for a pass. Grade what you do not trust in a virtual machine.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from shadowprice.grading.grades import Grade
 
 _BOX = Path(__file__).with_name("_box.py")
 _JUDGE = Path(__file__).with_name("_judge.py")
-_PATIENCE = 60.0  # seconds beyond the limit for a busy machine to set up and clear away
+_PATIENCE = 60.0  # seconds beyond the limit for a busy machine to set up and clean up
 _LONGEST = 1_000_000  # characters of a program
 
 _FENCE = re.compile(
@@ -53,7 +53,7 @@ _PYTHON = {"", "python", "py", "python3"}
 
 @dataclass(frozen=True)
 class Limits:
-    """What one program may take. `seconds` is wall time, and CPU time of each process."""
+    """What one program may use. `seconds` is wall time, and CPU time of each process."""
 
     seconds: float = 10.0
     memory: int = 512 << 20  # bytes of address space, each process
@@ -72,12 +72,12 @@ def grade_code(
     python: str = "",
     level: str = "",
 ) -> Grade:
-    """Right if every test passes on the program in the answer.
+    """Correct if every test passes on the program in the answer.
 
-    HumanEval style: `tests` define `check(candidate)`, which is called with `entry_point`; `prompt` is
-    what the answer may be a continuation of. MBPP style: `tests` are assert lines, without an entry
-    point. Both may import what is installed beside shadowprice. `python` is another interpreter than
-    ours, readable by every user. `level` asks for a sandbox other than `sandbox()` would choose.
+    HumanEval style: `tests` define `check(candidate)`, which is called with `entry_point`; the answer may
+    continue `prompt`. MBPP style: `tests` are assert lines, without an entry point. Both may import what is
+    installed beside shadowprice. `python` is an interpreter to use instead of ours, readable by every user.
+    `level` is a sandbox to use instead of the one `sandbox()` chooses.
     """
     problem = _test_problem(tests, entry_point)
     if problem:
@@ -102,19 +102,19 @@ def grade_code(
         return Grade(True, "correct")
     if outcome["end"] == "timeout":
         return Grade(False, "timeout", f"not done within {limits.seconds:g} s")
-    said = outcome["report"].replace(token, "")[:300]
-    return Grade(False, "wrong", said or f"ended before its tests did ({outcome['end']})")
+    report = outcome["report"].replace(token, "")[:300]
+    return Grade(False, "wrong", report or f"ended before its tests did ({outcome['end']})")
 
 
 def _test_problem(tests: str, entry_point: str) -> str:
-    """Tests that would pass on anything grade nothing."""
+    """Why the tests cannot grade anything: they would pass on every program, or fail; empty if they can."""
     try:
         statements = ast.parse(tests).body
     except (SyntaxError, ValueError) as error:
-        return f"the tests are no Python: {error}"
+        return f"the tests are not valid Python: {error}"
     has_check = any(isinstance(s, ast.FunctionDef) and s.name == "check" for s in statements)
     if entry_point and not has_check:
-        return "an entry_point, but the tests define no check(candidate)"
+        return "there is an entry_point, but the tests do not define check(candidate)"
     if not entry_point and has_check:
         return "the tests define check(candidate), but there is no entry_point"
     if not entry_point and not any(isinstance(node, ast.Assert) for s in statements for node in ast.walk(s)):
@@ -126,11 +126,11 @@ def _test_problem(tests: str, entry_point: str) -> str:
 
 
 def readings(answer: str, prompt: str = "", entry_point: str = "") -> list[str]:
-    """What the answer may mean as a program, best guess first; the first that compiles is run.
+    """The programs that the answer may contain, best guess first; the first that compiles is run.
 
-    Code comes from markdown fences if there are any. Code that defines the entry point goes behind
-    the prompt (for its imports and helpers) or stands alone; other code continues the prompt, with
-    its indentation mended where the model lost it.
+    Code comes from markdown fences if there are any. Code that defines the entry point is put after
+    the prompt (for its imports and helpers), or used alone; other code continues the prompt, with
+    its indentation fixed where the model lost it.
     """
     blocks = [body for _, language, body in _FENCE.findall(answer) if language.lower() in _PYTHON]
     if not blocks:
@@ -151,7 +151,7 @@ def readings(answer: str, prompt: str = "", entry_point: str = "") -> list[str]:
             indent = _indent(prompt)
             found += [prompt + code, prompt + indent + code.lstrip(), prompt + textwrap.indent(code, indent)]
             body = re.match(r"(?:[ \t]+[^\n]*(?:\n|\Z)|[ \t]*\n)+", code)
-            if body:  # base models ramble on after the function
+            if body:  # base models continue after the function
                 found.append(prompt + body[0])
     return found
 
@@ -171,12 +171,12 @@ def _indent(prompt: str) -> str:
 
 
 class _NoBox(Exception):
-    """Nothing could be run, for a reason that is not the program's."""
+    """Nothing could be run, and that is not the program's fault."""
 
 
 @functools.cache
 def sandbox(python: str = "") -> str:
-    """`namespaces` or `process`: what holds programs here; see the top of this module."""
+    """`namespaces` or `process`: the level of the sandbox on this machine; see the top of this module."""
     limits = Limits(seconds=30)
     job = {"programs": ["x = 1"], "tests": "assert x", "entry_point": "", "token": "yes", **asdict(limits)}
     try:
@@ -216,7 +216,7 @@ def _run(job: dict[str, Any], python: str, level: str) -> dict[str, str]:
 
 @contextmanager
 def _folder() -> Iterator[str]:
-    """A folder of folders: `work` for the program, the others to show the interpreter and its packages in."""
+    """A temporary folder: `work` for the program, the others to mount the interpreter and its packages on."""
     folder = os.path.realpath(tempfile.mkdtemp(prefix="shadowprice-box-"))
     try:
         os.chmod(folder, 0o711)
@@ -232,7 +232,7 @@ def _folder() -> Iterator[str]:
 
 
 def _interpreter(python: str, level: str, place: str) -> dict[str, str]:
-    """Which interpreter runs the program; one in a folder closed to others is shown at `place`."""
+    """The interpreter that runs the program; one that only root may read is mounted at `place`."""
     ours = os.path.realpath(sys.executable)
     python = os.path.abspath(python) if python else ours
     found = {"python": python, "library": "", "python_folder": place}
@@ -244,7 +244,7 @@ def _interpreter(python: str, level: str, place: str) -> dict[str, str]:
 
 
 def _packages() -> str:
-    """Where our own environment has its packages: tests want some (NumPy), and its bare interpreter has none."""
+    """The packages of our own environment: tests import some (NumPy), and its bare interpreter has none."""
     return "" if sys.prefix == sys.base_prefix else sysconfig.get_path("platlib")
 
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from shadowprice.lab.compare import Row
-from shadowprice.lab.config import Lab, LeftOut
-from shadowprice.lab.replay import PRACTICAL
+from shadowprice.lab.config import Lab, NotPossible
+from shadowprice.lab.simulations import PRACTICAL
 
 _NEAR, _HALF = 1.0, 0.5  # points: as good as equal
 _PAPERS_OWN = ("uniform", "proportional", "heuristic", "auction")
@@ -31,7 +31,7 @@ class _Rows:
             and row.get("accounting", accounting) == accounting
         ]
         if not self.rows:
-            raise LeftOut(f"table {table} is left out")
+            raise NotPossible(f"table {table} is left out")
 
     def column(self, name: str) -> list[float]:
         return sorted({row[name] for row in self.rows})
@@ -44,7 +44,7 @@ class _Rows:
         for row in self.rows:
             if all(row.get(name) == value for name, value in where.items()):
                 return row
-        raise LeftOut(f"policy {where['policy']} was not asked for" if "policy" in where else "not measured")
+        raise NotPossible(f"policy {where['policy']} was not asked for" if "policy" in where else "not measured")
 
     def solved(self, **where: object) -> float:
         return float(self.one(**where)["solved"])
@@ -53,14 +53,14 @@ class _Rows:
     def scarce(self) -> float:
         smallest = self.column("budget")[0]
         if smallest >= 0.75 * self.median:
-            raise LeftOut("no budget is well below the median length")
+            raise NotPossible("no budget is well below the median length")
         return smallest
 
     @property
     def ample(self) -> float:
         largest = self.column("budget")[-1]
         if largest < 2 * self.median:
-            raise LeftOut("no budget is twice the median length")
+            raise NotPossible("no budget is twice the median length")
         return largest
 
     def per_stream(self, policy: str, budget: float) -> list[float]:
@@ -75,7 +75,7 @@ def _finding(lab: Lab, claim: str, where: str, check: Callable[[Lab], tuple[str,
     try:
         measured, held = check(lab)
         verdict = "yes" if held else "no"
-    except LeftOut as error:
+    except NotPossible as error:
         measured, verdict = str(error), "not tested"
     source = "ours" if where == "ours" else "paper"
     return {"table": "findings", "claim": claim, "where": where, "measured": measured, "held": verdict} | {
@@ -113,14 +113,14 @@ def _around_the_median(lab: Lab) -> tuple[str, bool]:
     rows = _clear_over_uniform(_Rows(lab, "phase_transition"))
     cells = [row for row in rows if 0.6 <= row["budget_times_median"] <= 1.5]
     if not cells:
-        raise LeftOut("no budget is near the median length")
+        raise NotPossible("no budget is near the median length")
     return _below(cells)
 
 
 def _clear_over_uniform(rows: _Rows) -> list[Row]:
     cells = [row for row in rows.rows if row["policy"] == "clear" and "gain" in row]
     if not cells:
-        raise LeftOut("policy clear or uniform was not asked for")
+        raise NotPossible("policy clear or uniform was not asked for")
     return cells
 
 
@@ -208,7 +208,7 @@ def _beta_shift(lab: Lab) -> tuple[str, bool]:
     rows = _Rows(lab, "beta")
     budgets = [rows.scarce, *(b for b in rows.column("budget") if b > rows.scarce)][:2]
     if len(budgets) < 2:
-        raise LeftOut("one budget only")
+        raise NotPossible("one budget only")
     best = [_best_beta(rows, budget)[0] for budget in budgets]
     told = "; ".join(
         f"at {row['budget']:,} tokens per query best at {row['beta']:.2g} ({row['solved']:.1f}%)" for row in best
@@ -267,7 +267,7 @@ def _s_shape(lab: Lab) -> tuple[str, bool]:
 def _ranks(lab: Lab) -> tuple[str, bool]:
     row = next(row for row in _Rows(lab, "predictor").rows if row.get("dataset") == "all")
     if row["spearman"] is None:
-        raise LeftOut("all lengths or all forecasts are equal")
+        raise NotPossible("all lengths or all forecasts are equal")
     told = f"Spearman {row['spearman']:.2f}, Kendall {row['kendall']:.2f} over {row['traces']:,} answers"
     return told, row["spearman"] >= 0.5
 
@@ -279,7 +279,7 @@ def _code(lab: Lab) -> tuple[str, bool]:
         f"{row['model']} at {row['budget']:,}: {row['solved']:.1f}%, {row['gain']:+.1f} points" for row in scarce
     )
     if not scarce:
-        raise LeftOut("no budget is well below the median need")
+        raise NotPossible("no budget is well below the median need")
     return f"over uniform, best of {rows[0]['k']}: {told}", all(row["gain"] > 0 for row in scarce)
 
 

@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 
 from shadowprice.arrays import Array
 from shadowprice.lab.pools import Pool
-from shadowprice.lab.replay import REPLAYS, Outcome, Queries
+from shadowprice.engine import HINDSIGHT
+from shadowprice.lab.simulations import Accounting, Outcome, Queries, Way, run_way
 from shadowprice.lab.streams import draw
 
 Row: TypeAlias = dict[str, Any]
-Cell: TypeAlias = tuple[int, str, str]  # budget per query, policy, accounting
+Cell: TypeAlias = tuple[int, str, Accounting]  # budget per query, policy, accounting
 
 _RESAMPLES = 1000
 _AT_ONCE = 1 << 22  # weights in memory
@@ -32,7 +33,7 @@ def compare(
     *,
     streams: Sequence[str],
     budgets: Sequence[int],
-    policies: Mapping[str, Sequence[str]],
+    policies: Mapping[str, Sequence[Accounting]],
     seeds: int,
     queries: int,
     options: Mapping[str, Any] | None = None,
@@ -65,21 +66,20 @@ def compare_drawn(
     median: float,
     *,
     budgets: Sequence[int],
-    policies: Mapping[str, Sequence[str]],
+    policies: Mapping[str, Sequence[Accounting]],
     options: Mapping[str, Any] | None = None,
 ) -> list[Row]:
     """The same on streams that were drawn already; `facts` are the first columns of every row."""
     found: dict[Cell, list[Outcome]] = {}
     for budget in budgets:
         for policy, accountings in policies.items():
-            known: dict[Any, list[Outcome]] = {}
             for accounting in accountings:
-                replay = REPLAYS[policy][accounting]
-                if replay not in known:  # the same in both accountings: see REPLAYS
-                    known[replay] = [
-                        replay(some, budget * len(some), policy, **(options or {})) for some in drawn.queries
-                    ]
-                found[budget, policy, accounting] = known[replay]
+                first = (budget, policy, accountings[0])
+                if policy in HINDSIGHT and first in found:  # the same in every accounting
+                    found[budget, policy, accounting] = found[first]
+                    continue
+                way = Way(policy, accounting, options or {})
+                found[budget, policy, accounting] = [run_way(way, some, budget * len(some)) for some in drawn.queries]
     share = _resampled(drawn, found)
     return [
         {
@@ -88,6 +88,7 @@ def compare_drawn(
             "budget_times_median": cell[0] / median,
             "policy": cell[1],
             "accounting": cell[2],
+            "command": Way(cell[1], cell[2], options or {}).command(f"{cell[0]}/query"),
             **_figures(drawn.queries, outcomes),
             **_intervals(share, cell),
             "queries": len(drawn.queries[0]),
@@ -129,7 +130,7 @@ def _figures(drawn: Sequence[Queries], outcomes: Sequence[Outcome]) -> Row:
 def _intervals(share: Mapping[Cell, Array], cell: Cell) -> Row:
     low, high = _range(share[cell])
     row: Row = {"ci_low": low, "ci_high": high}
-    uniform = (cell[0], "uniform", cell[2])
+    uniform: Cell = (cell[0], "uniform", cell[2])
     if uniform in share:
         low, high = _range(share[cell] - share[uniform])
         row |= {"gain": float(share[cell][0] - share[uniform][0]), "gain_low": low, "gain_high": high}

@@ -10,7 +10,7 @@ from shadowprice.cost import parse_budget
 from shadowprice.errors import InputError
 from shadowprice.lab.compare import Row
 from shadowprice.lab.pools import Pool, Recorded
-from shadowprice.lab.replay import REPLAYS
+from shadowprice.lab.simulations import WAYS, Accounting
 from shadowprice.lab.streams import QUERIES, STREAMS
 
 PAPER_BUDGETS = ("256", "512", "1024", "2048", "4096")
@@ -18,8 +18,8 @@ _MOST = 2**30  # tokens per query: times the queries of a stream it is still a b
 MULTIPLES = ("0.25x", "0.5x", "1x", "2x", "4x")  # of the median length
 
 
-class LeftOut(Exception):
-    """A table that these traces do not allow; says why."""
+class NotPossible(Exception):
+    """These traces do not allow a table; says why."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Lab:
     models: Sequence[Recorded]
     streams: Sequence[str] = tuple(STREAMS)
     budgets: Sequence[int] = ()
-    policies: Sequence[str] = tuple(REPLAYS)
+    policies: Sequence[str] = tuple(WAYS)
     seeds: int = 5
     queries: int = QUERIES
     quick: bool = False
@@ -50,22 +50,22 @@ class Lab:
         """The one that experiments about one stream take."""
         return "balanced" if "balanced" in self.streams else self.streams[0]
 
-    def accountings(self, *only: str) -> dict[str, list[str]]:
-        """Every policy asked for (of `only`, where given) and the accountings it is replayed in."""
-        return {name: list(REPLAYS[name]) for name in self.policies if not only or name in only}
+    def accountings(self, *only: str) -> dict[str, list[Accounting]]:
+        """Every policy asked for (of `only`, where given) and the accountings it is simulated in."""
+        return {name: list(WAYS[name]) for name in self.policies if not only or name in only}
 
     def some(self, many: int, few: int) -> int:
         return few if self.quick else many
 
 
-def budgets_of(pool: Recorded, texts: Sequence[str] = ()) -> list[int]:
-    """Tokens per query, smallest first: `256`, `1k`, or in median lengths of the pool: `0.5x`.
+def budgets_of(median: float, texts: Sequence[str] = ()) -> list[int]:
+    """Tokens per query, smallest first: `256`, `1k`, or in median lengths: `0.5x`.
 
     Without any: the paper's, where the smallest of them is scarce for this pool, else multiples.
     """
     if not texts:
-        texts = PAPER_BUDGETS if 2 * int(PAPER_BUDGETS[0]) < pool.median else MULTIPLES
-    return sorted({_budget(text, pool.median) for text in texts})
+        texts = PAPER_BUDGETS if 2 * int(PAPER_BUDGETS[0]) < median else MULTIPLES
+    return sorted({_budget(text, median) for text in texts})
 
 
 def _budget(text: str, median: float) -> int:

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from shadowprice.lab import claims, figure_data, sweeps, tables
 from shadowprice.lab.compare import Row
-from shadowprice.lab.config import Lab, LeftOut
+from shadowprice.lab.config import Lab, NotPossible
 
 Tell: TypeAlias = Callable[[int, int, str], None]  # experiments done, of how many, and which comes now
 
@@ -95,6 +95,6 @@ def run_experiments(lab: Lab, tell: Tell = lambda done, of, name: None) -> tuple
         tell(done, len(EXPERIMENTS), name)
         try:
             lab.found.extend(experiment.function(lab))
-        except LeftOut as error:
+        except NotPossible as error:
             left_out[name] = str(error)
     return list(lab.found), left_out

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from shadowprice.errors import MarketError
 from shadowprice.forecast.evaluation import evaluate
 from shadowprice.lab.compare import Row
-from shadowprice.lab.config import Lab, LeftOut
+from shadowprice.lab.config import Lab, NotPossible
 from shadowprice.lab.pools import TIERS, Mask, Pool, Question, Recorded
-from shadowprice.lab.replay import REPLAYS, Outcome, Queries
+from shadowprice.lab.simulations import Outcome, Queries, Way, run_way
 from shadowprice.lab.streams import draw
 from shadowprice.lab.sweeps import scarce_budget
 from shadowprice.market import Quadratic, Surge, Triangular, fit_surge
@@ -58,7 +58,7 @@ def rollouts(lab: Lab) -> list[Row]:
     """Figure 2: several answers to one question by length, and the latent utility fitted to the right ones."""
     several = [(pool, q) for pool in lab.models for q in pool.questions if len(q) >= _ROLLOUTS]
     if not several:
-        raise LeftOut(f"no question has {_ROLLOUTS} answers of one model")
+        raise NotPossible(f"no question has {_ROLLOUTS} answers of one model")
     # Questions that are neither easy nor hopeless show the shape best; many answers show it better than few.
     several.sort(key=lambda each: (-len(each[1]), abs(_share_right(each[1]) - 0.5)))
     rows: list[Row] = []
@@ -72,7 +72,7 @@ def rollouts(lab: Lab) -> list[Row]:
         if shown == _MOST_ROLLOUTS:
             break
     if not rows:
-        raise LeftOut("no question has right answers of three different lengths")
+        raise NotPossible("no question has right answers of three different lengths")
     return rows
 
 
@@ -142,12 +142,12 @@ def predictor(lab: Lab) -> list[Row]:
 def second_predictor(lab: Lab) -> list[Row]:
     """Figure 10: the same for the second model."""
     if len(lab.pools) < 2:
-        raise LeftOut("the traces are of one model")
+        raise NotPossible("the traces are of one model")
     return _predictor("second_predictor", lab, lab.pools[1])
 
 
 def _predictor(table: str, lab: Lab, pool: Pool) -> list[Row]:
-    report = evaluate(pool.forecast, pool.replayed, resamples=lab.some(1000, 100))
+    report = evaluate(pool.forecast, pool.under_cap, resamples=lab.some(1000, 100))
     groups = {"all": report.overall} | (report.datasets if len(report.datasets) > 1 else {})
     rows: list[Row] = []
     for name, scores in groups.items():
@@ -282,7 +282,7 @@ def allocations(lab: Lab) -> list[Row]:
     rows = []
     for regime, budget in {"scarce": scarce, "ample": ample}.items():
         for policy in lab.accountings("uniform", "proportional", "heuristic", "auction", "clear", "expected"):
-            outcome = REPLAYS[policy]["reserved"](queries, budget * len(queries), policy)
+            outcome = run_way(Way(policy, "reserved"), queries, budget * len(queries))
             rows += [
                 {
                     "table": "allocations",
@@ -308,7 +308,7 @@ def query_table(lab: Lab) -> tuple[list[Row], Row]:
     budget = scarce_budget(lab)
     places = draw(pool, lab.stream, min(lab.queries, len(pool)), 0)
     queries = Queries.of(pool, places)
-    outcome = REPLAYS[policy]["reserved"](queries, budget * len(queries), policy)
+    outcome = run_way(Way(policy, "reserved"), queries, budget * len(queries))
     rows = [
         {
             "id": pool.first[place].id,

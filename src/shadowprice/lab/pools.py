@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from shadowprice.errors import InputError
 from shadowprice.forecast import Forecaster
 from shadowprice.forecast.splits import folds, question_key
-from shadowprice.forecast.text import Text
+from shadowprice.forecast.text import TextForecaster
 from shadowprice.types import Forecast, Request, Trace
 
 Question: TypeAlias = "Sequence[Trace]"  # everything one model answered to it, first answer first
@@ -79,7 +79,7 @@ class Recorded:
         return np.array([bool(trace.correct) for trace in self.first], dtype=bool) & ~self.truncated
 
     @cached_property
-    def replayed(self) -> list[Trace]:
+    def under_cap(self) -> list[Trace]:
         """The first answers as they are under the cap."""
         columns = zip(self.first, self.length, self.truncated, self.correct, strict=True)
         return [replace(t, tokens=int(n), truncated=bool(cut), correct=bool(right)) for t, n, cut, right in columns]
@@ -164,14 +164,14 @@ def make_pool(recorded: Recorded, forecaster: Forecaster | None = None, *, calib
     return Pool(model, cap, questions, forecaster.predict(_queries(questions)), about)
 
 
-def trained_without(train: Sequence[Trace], asked: Iterable[Recorded]) -> tuple[Text, int]:
+def trained_without(train: Sequence[Trace], asked: Iterable[Recorded]) -> tuple[TextForecaster, int]:
     """A forecaster trained on traces of questions that nobody is asked, under the cap of the first; and on how many."""
     pools = list(asked)
     hidden = {question_key(question[0].prompt) for pool in pools for question in pool.questions}
     kept = [_under(trace, pools[0].cap) for trace in train if question_key(trace.prompt) not in hidden]
     if not kept:
         raise InputError("every training trace is of a question that is evaluated", fix="train on other questions")
-    return Text().fit(kept), len(kept)
+    return TextForecaster().fit(kept), len(kept)
 
 
 def cross_fitted(questions: Sequence[Question], cap: int) -> Forecast:
@@ -184,23 +184,9 @@ def cross_fitted(questions: Sequence[Question], cap: int) -> Forecast:
         inside: list[int] = np.flatnonzero(fold == this).tolist()
         outside: list[int] = np.flatnonzero(fold != this).tolist()
         others = [_under(trace, cap) for i in outside for trace in questions[i]]
-        parts.append(Text().fit(others).predict(_queries([questions[i] for i in inside])))
+        parts.append(TextForecaster().fit(others).predict(_queries([questions[i] for i in inside])))
         places.append(inside)
-    return _joined(parts, np.concatenate(places))
-
-
-def _joined(parts: Sequence[Forecast], places: NDArray[np.intp]) -> Forecast:
-    """The forecasts of the parts, back at their places."""
-    order = np.argsort(places)
-    columns = {}
-    for name in ("tokens", "spread", "solve", "tail", "solved_tokens", "solved_spread"):
-        values = [getattr(part, name) for part in parts]
-        if name == "tail":  # None: log-normal, as with very many degrees of freedom
-            values = [np.inf if value is None else value for value in values]
-        columns[name] = np.concatenate(
-            [np.broadcast_to(value, len(part)) for value, part in zip(values, parts, strict=True)]
-        )[order]
-    return Forecast(**columns)
+    return Forecast.joined(parts).take(np.argsort(np.concatenate(places)))
 
 
 def _queries(questions: Sequence[Question]) -> list[Request]:

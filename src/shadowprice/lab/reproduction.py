@@ -17,7 +17,7 @@ from shadowprice.lab.config import Lab, budgets_of, known
 from shadowprice.lab.experiments import EXPERIMENTS, run_experiments
 from shadowprice.lab.figure_data import query_table
 from shadowprice.lab.pools import FEWEST, TIERS, Pool, Recorded, make_pool, recorded, trained_without
-from shadowprice.lab.replay import REPLAYS
+from shadowprice.lab.simulations import WAYS
 from shadowprice.lab.results import Results
 from shadowprice.lab.streams import STREAMS, counts
 from shadowprice.types import Trace
@@ -26,7 +26,7 @@ SEEDS, QUICK_SEEDS = 5, 2
 
 
 @dataclass(frozen=True)
-class Wishes:
+class Config:
     """What a caller may choose; the defaults are the paper's, as far as the traces allow."""
 
     model: str = ""
@@ -43,7 +43,7 @@ def reproduce(
     traces: Sequence[Trace],
     train: Sequence[Trace] = (),
     forecaster: Forecaster | None = None,
-    wishes: Wishes = Wishes(),  # noqa: B008 - frozen
+    config: Config = Config(),  # noqa: B008 - frozen
     *,
     tell: Callable[[int, int, str], None] = lambda done, of, what: None,
     about: Mapping[str, Any] | None = None,
@@ -51,14 +51,14 @@ def reproduce(
     """All tables. `about` is kept in the results' meta: the command, files and their hashes."""
     steps = len(EXPERIMENTS) + 1
     tell(0, steps, "forecasts")
-    streams = known("stream", wishes.streams, list(STREAMS))
-    policies = known("policy", wishes.policies, list(REPLAYS))
-    seeds = wishes.seeds or (QUICK_SEEDS if wishes.quick else SEEDS)
-    models = _models(traces, wishes)
-    budgets_of(models[0], wishes.budgets)  # a budget that is none is told before the work begins
-    pools = _pools(models, train, forecaster, wishes.calibrate)
-    budgets = budgets_of(pools[0], wishes.budgets)
-    lab = Lab(pools, models, streams, budgets, policies, seeds, quick=wishes.quick)
+    streams = known("stream", config.streams, list(STREAMS))
+    policies = known("policy", config.policies, list(WAYS))
+    seeds = config.seeds or (QUICK_SEEDS if config.quick else SEEDS)
+    models = _models(traces, config)
+    budgets_of(models[0], config.budgets)  # a budget that is none is told before the work begins
+    pools = _pools(models, train, forecaster, config.calibrate)
+    budgets = budgets_of(pools[0], config.budgets)
+    lab = Lab(pools, models, streams, budgets, policies, seeds, quick=config.quick)
     rows, left_out = run_experiments(lab, lambda done, of, name: tell(1 + done, steps, name))
     queries, cell = query_table(lab)
     tell(steps, steps, "done")
@@ -66,17 +66,17 @@ def reproduce(
     return Results(rows, meta, queries)
 
 
-def _models(traces: Sequence[Trace], wishes: Wishes) -> list[Recorded]:
+def _models(traces: Sequence[Trace], config: Config) -> list[Recorded]:
     """What was recorded of each model, the one asked for first."""
-    if wishes.cap is not None and wishes.cap < 1:
-        raise InputError(f"--cap {wishes.cap} is no limit", fix="give at least 1")
-    models = recorded(traces, wishes.cap)
+    if config.cap is not None and config.cap < 1:
+        raise InputError(f"--cap {config.cap} is no limit", fix="give at least 1")
+    models = recorded(traces, config.cap)
     if not models:
         told = f"none of the {len(traces):,} traces is graded" if traces else "no traces"
         raise InputError(told, fix='every line needs "correct": true or false')
-    if wishes.model:
+    if config.model:
         names = [each.model for each in models]
-        first = known("model", [wishes.model], names)[0]
+        first = known("model", [config.model], names)[0]
         models.insert(0, models.pop(names.index(first)))
     return models
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from shadowprice.lab.compare import Drawn, Row, compare, compare_drawn
 from shadowprice.lab.config import Lab, budgets_of
-from shadowprice.lab.replay import Queries
+from shadowprice.lab.simulations import Queries
 from shadowprice.lab.streams import draw
 from shadowprice.types import Forecast
 
@@ -20,12 +20,12 @@ _NOISES = (0.0, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5)
 
 
 def _grid(lab: Lab) -> list[int]:
-    return budgets_of(lab.pool, _FEW_MULTIPLES if lab.quick else _MULTIPLES)
+    return budgets_of(lab.pool.median, _FEW_MULTIPLES if lab.quick else _MULTIPLES)
 
 
 def scarce_median_ample(lab: Lab) -> list[int]:
     """The smallest and the largest budget of the main table, and the median length between them."""
-    middle = budgets_of(lab.pool, ("1x",))
+    middle = budgets_of(lab.pool.median, ("1x",))
     return sorted({lab.budgets[0], *middle, lab.budgets[-1]})
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from shadowprice.lab import paper
 from shadowprice.lab.compare import Drawn, Row, compare, compare_drawn
-from shadowprice.lab.config import Lab, LeftOut, budgets_of
+from shadowprice.lab.config import Lab, NotPossible, budgets_of
 from shadowprice.lab.pools import FEWEST, TIERS, Pool, Question, Recorded, make_pool
-from shadowprice.lab.replay import Queries
+from shadowprice.lab.simulations import Accounting, Attempts, Queries
 from shadowprice.types import Trace
 
 ATTEMPTS = 4  # the paper's K
@@ -27,17 +27,19 @@ def main(lab: Lab) -> list[Row]:
 def second_model(lab: Lab) -> list[Row]:
     """Table 4."""
     if len(lab.pools) < 2:
-        raise LeftOut("the traces are of one model")
+        raise NotPossible("the traces are of one model")
     pool = lab.pools[1]
     return (
-        _compare("second_model", lab, pool, budgets_of(pool, ("0.5x", "1x", "2x")), lab.accountings())
+        _compare("second_model", lab, pool, budgets_of(pool.median, ("0.5x", "1x", "2x")), lab.accountings())
         + paper.second_model()
     )
 
 
 def variants(lab: Lab) -> list[Row]:
     """Table 3. Where tokens are scarce eq. 16 makes every curve a step, and they cannot differ."""
-    policies = {name: ["reserved"] for name in ("uniform", "clear", "triangular", "quadratic")}
+    policies: dict[str, list[Accounting]] = {
+        name: ["reserved"] for name in ("uniform", "clear", "triangular", "quadratic")
+    }
     return _compare("variants", lab, lab.pool, lab.budgets, policies) + paper.variants()
 
 
@@ -71,7 +73,9 @@ def _datasets(pool: Recorded) -> list[Row]:
     return rows
 
 
-def _compare(table: str, lab: Lab, pool: Pool, budgets: Sequence[int], policies: dict[str, list[str]]) -> list[Row]:
+def _compare(
+    table: str, lab: Lab, pool: Pool, budgets: Sequence[int], policies: Mapping[str, Sequence[Accounting]]
+) -> list[Row]:
     return compare(
         table,
         pool,
@@ -94,22 +98,26 @@ def code_best_of_k(lab: Lab) -> list[Row]:
     all questions once.
     """
     rows: list[Row] = []
+    policies = {
+        name: [each for each in accountings if each != "metered"]  # an index is for one answer
+        for name, accountings in lab.accountings(*_BASELINES).items()
+    }
     for pool in lab.models:
         several = [question for question in pool.questions if len(question) >= ATTEMPTS]
         if len(several) < FEWEST:
             continue
         drawn = [best_of_k(pool, several, seed) for seed in range(lab.seeds)]
-        everyone = np.arange(len(several))
+        everyone, median = np.arange(len(several)), float(np.median(drawn[0].length))
         rows += compare_drawn(
             {"table": "code_best_of_k", "model": pool.model, "stream": _one_name(several), "k": ATTEMPTS}
             | {"attempt_cap": min(ATTEMPT_CAP, pool.cap)},
-            Drawn([everyone] * lab.seeds, [Queries.of(each, everyone) for each in drawn], np.zeros_like(everyone)),
-            drawn[0].median,
-            budgets=[*budgets_of(drawn[0], ("0.25x", "0.5x", "1x", "2x")), ATTEMPTS * ATTEMPT_CAP],
-            policies=lab.accountings(*_BASELINES),
+            Drawn([everyone] * lab.seeds, drawn, np.zeros_like(everyone)),
+            median,
+            budgets=[*budgets_of(median, ("0.25x", "0.5x", "1x", "2x")), ATTEMPTS * ATTEMPT_CAP],
+            policies=policies,
         )
     if not rows:
-        raise LeftOut(f"no model has {FEWEST} questions with {ATTEMPTS} answers each")
+        raise NotPossible(f"no model has {FEWEST} questions with {ATTEMPTS} answers each")
     return rows + paper.code_best_of_k()
 
 
@@ -117,20 +125,17 @@ def _one_name(questions: Sequence[Question]) -> str:
     return " + ".join(dict.fromkeys(question[0].dataset or "(unnamed)" for question in questions))
 
 
-def best_of_k(pool: Recorded, questions: Sequence[Question], seed: int) -> Pool:
-    """A pool in which one answer stands for K attempts."""
+def best_of_k(pool: Recorded, questions: Sequence[Question], seed: int) -> Queries:
+    """The queries of a stream in which K attempts share a grant; forecasts are of what the attempts take together."""
     random = np.random.default_rng(seed)
     cap = min(ATTEMPT_CAP, pool.cap)
-    together = [[_together(question, cap, random)] for question in questions]
-    return make_pool(Recorded(pool.model, ATTEMPTS * cap, together))
-
-
-def _together(question: Question, cap: int, random: np.random.Generator) -> Trace:
-    order: list[int] = random.permutation(len(question))[:ATTEMPTS].tolist()
-    chosen = [question[i] for i in order]
-    used = 0
-    for trace in chosen:
-        used += max(1, min(trace.tokens, cap))
-        if trace.correct and not trace.truncated and trace.tokens <= cap:
-            return replace(trace, tokens=used, truncated=False)
-    return replace(chosen[0], tokens=used, truncated=False, correct=False)
+    chosen = [[question[i] for i in random.permutation(len(question))[:ATTEMPTS].tolist()] for question in questions]
+    length = np.array([[max(1, min(t.tokens, cap)) for t in attempts] for attempts in chosen])
+    ended = np.array([[not t.truncated and t.tokens <= cap for t in attempts] for attempts in chosen])
+    attempts = Attempts(length, ended, ended & np.array([[bool(t.correct) for t in each] for each in chosen]), cap)
+    together = [
+        [replace(each[0], tokens=int(tokens), truncated=False, correct=bool(correct))]
+        for each, tokens, correct in zip(chosen, attempts.tokens, attempts.correct.any(axis=1), strict=True)
+    ]
+    whole = make_pool(Recorded(pool.model, ATTEMPTS * cap, together))
+    return replace(Queries.of(whole, np.arange(len(chosen))), attempts=attempts)

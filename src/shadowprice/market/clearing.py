@@ -13,7 +13,7 @@ Total demand falls with the price, but not continuously: when a query's reservat
 passed, all its tokens leave at once. If the budget falls into such a jump, no price clears it
 exactly (the paper's eq. 14 has no solution). Then the price is the one at the jump, the best
 division of the budget found around it is returned, and the gap is at most the utility of the one
-query at the jump, since at that price it would pay for exactly the tokens that are left over.
+query at the jump: at that price it would pay for exactly the tokens that are left over.
 
 Two solvers: `_clear_shared`, exact, for queries that differ by their thresholds alone, and
 `_clear_mixed` for everything else.
@@ -21,16 +21,15 @@ Two solvers: `_clear_shared`, exact, for queries that differ by their thresholds
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import lambertw
 
-from shadowprice.arrays import Array, checked, checked_scalar
+from shadowprice.arrays import Array, checked_scalar
 from shadowprice.market.curve import Curve, ThresholdCurve
+from shadowprice.market.roots import falling_root
 
 Status: TypeAlias = Literal["cleared", "jump", "ample", "starved"]
 Mask: TypeAlias = NDArray[np.bool_]
@@ -38,8 +37,10 @@ Mask: TypeAlias = NDArray[np.bool_]
 # In a market of this many queries one query more or less changes nothing that matters: larger
 # markets are searched to this resolution, smaller ones to the query.
 _FINE = 1 << 15
-# How much may be tried around a jump: subsets times queries.
-_WINDOW = 1 << 13
+# How much is tried at a jump: subsets times queries, subsets of at most so many queries, and so many
+# rounds in which what is left over is offered once more.
+_WINDOW, _WIDEST, _OFFERS = 1 << 13, 8, 8
+_EXACT = 1e-11  # of the budget: spent to the last digit that matters
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +108,7 @@ def _within(tokens: Array, budget: float) -> Array:
 
 
 def _clear_shared(curves: ThresholdCurve, budget: float) -> Clearing:
+    """The exact optimum by one sort, one prefix sum and a bisection over the number admitted."""
     cap = float(curves.cap.flat[0])
     tau = np.sort(curves.threshold)
     tau = tau[: np.searchsorted(tau, cap)]  # a threshold at the cap or above it never pays
@@ -201,119 +203,129 @@ def _smallest(values: Array, ranked: Array, k: int) -> Mask:
 
 # --- any mix of curves -------------------------------------------------------------------------
 #
-# Ranked by reservation price, those who can pay a price are a prefix of the ranking. Let
-# G(k) = what the first k demand at the k-th's own reservation price; G rises with k, and the
-# largest k with G(k) <= budget brackets the clearing price between two reservation prices. Inside
-# the bracket demand is continuous, and the price is found for that fixed set (`_fill`).
-# If even at the next query's reservation price the first k leave tokens over, the budget falls
-# into that query's jump, and the subsets around it are tried (`_best_around`).
+# At a price p the admitted are those with a reservation price above p (definition 4.1), and they share
+# one marginal utility, u_i'(t_i) = p (eq. 3). Ranked by reservation price r_1 >= r_2 >= ..., those who
+# can pay p are a prefix of the ranking. So the clearing price (eq. 14) is found in two steps:
+#
+#     G(k) = sum_{i<=k} demand_i(r_k)         what the first k demand at the k-th's reservation price
+#
+# 1. G rises with k. The largest k with G(k) <= budget puts the price between r_{k+1} and r_k.
+# 2. Between these two the set of the admitted is fixed and its demand continuous in the price, which
+#    is found by a root search (`_spend_within_sets`).
+#
+# If the first k leave tokens over even at r_{k+1}, the budget falls into the jump of query k + 1, and
+# sets of admitted queries around it are compared (`_best_at_jump`).
 
 
 def _clear_mixed(curves: Curve, budget: float) -> Clearing:
-    everybody, curves = curves, curves.capped(budget)  # who needs more than there is must not set the price
+    everyone, curves = curves, curves.capped(budget)  # a query that needs more than there is must not set the price
     reservation = curves.reservation()
     order = np.argsort(-reservation)[: np.count_nonzero(reservation > 0)]
     ranked, reservation = curves.take(order), reservation[order]
 
-    def answer(
-        price: float, tokens: Array, chosen: Mask, status: Status, iterations: int, demand: Array | None = None
+    def clearing(
+        price: float, tokens: Array, admitted: Mask, status: Status, evaluations: int, demand: Array | None = None
     ) -> Clearing:
-        utility = float((ranked.value(tokens) * chosen).sum())
+        """The result in the caller's order, with its bound; `demand` is that at `price`, if it is known already."""
+        utility = float((ranked.value(tokens) * admitted).sum())
         paying = ranked.take(slice(0, int(np.searchsorted(-reservation, -price))))
         bought = paying.follow(price) if demand is None else demand[: len(paying)]
         bound = price * budget + float((paying.value(bought) - price * bought).sum())
-        grants, admitted = np.zeros(len(curves)), np.zeros(len(curves), dtype=bool)
-        grants[order], admitted[order] = tokens * chosen, chosen
-        return Clearing(price, _within(grants, budget), admitted, utility, max(bound, utility), status, iterations)
+        all_tokens, all_admitted = np.zeros(len(curves)), np.zeros(len(curves), dtype=bool)
+        all_tokens[order], all_admitted[order] = tokens * admitted, admitted
+        return Clearing(
+            price, _within(all_tokens, budget), all_admitted, utility, max(bound, utility), status, evaluations
+        )
 
-    everyone = np.ones(order.size, dtype=bool)
+    whole = np.ones(order.size, dtype=bool)
     if order.size == 0:
-        return answer(float(everybody.reservation().max()), np.zeros(0), everyone, "starved", 0)
+        return clearing(float(everyone.reservation().max()), np.zeros(0), whole, "starved", 0)
     if ranked.peak().sum() <= budget:
-        return answer(0.0, ranked.peak(), everyone, "ample", 0)
+        return clearing(0.0, ranked.peak(), whole, "ample", 0)
 
-    k, probes = _admit(ranked, reservation, budget)
+    k, probes = _count_admitted(ranked, reservation, budget)
     first = ranked.take(slice(0, k))
-    demand = first.follow(reservation[k]) if k < order.size else np.full(k, np.inf)
-    if demand.sum() >= budget:  # between the reservation prices of the k-th and the next query demand is continuous
-        tokens, price, steps = _fill(first, budget, np.ones((1, k), dtype=bool), float(reservation[k - 1]))
-        grants = np.zeros(order.size)
-        grants[:k] = tokens[0]
-        # Where caps hold everyone, any price in the bracket clears; outside it others would want in or out.
-        lowest = reservation[k] if k < order.size else 0.0
-        clearing_price = float(np.clip(price[0], lowest, reservation[k - 1]))
-        return answer(clearing_price, grants, np.arange(order.size) < k, "cleared", probes + steps)
+    next_price = float(reservation[k]) if k < order.size else 0.0
+    demand = first.follow(next_price) if k < order.size else np.full(k, np.inf)
+    if demand.sum() < budget:
+        tokens, admitted, steps = _best_at_jump(ranked, budget, k, next_price)
+        status: Status = "jump" if admitted.any() else "starved"
+        return clearing(next_price, tokens, admitted, status, probes + steps, demand)
 
-    price_there = float(reservation[k])
-    tokens, chosen, steps = _best_around(ranked, budget, k, price_there)
-    return answer(price_there, tokens, chosen, "jump" if chosen.any() else "starved", probes + steps, demand)
+    some, prices, steps = _spend_within_sets(first, budget, np.ones((1, k), dtype=bool), float(reservation[k - 1]))
+    tokens = np.zeros(order.size)
+    tokens[:k] = some[0]
+    # Where caps hold everyone, any price in the bracket clears; outside it others would want in or out.
+    price = float(np.clip(prices[0], next_price, reservation[k - 1]))
+    return clearing(price, tokens, np.arange(order.size) < k, "cleared", probes + steps)
 
 
-def _admit(ranked: Curve, reservation: Array, budget: float) -> tuple[int, int]:
+def _count_admitted(ranked: Curve, reservation: Array, budget: float) -> tuple[int, int]:
     """The largest k with G(k) <= budget, and how often demand was evaluated.
 
-    Above 2^15 it may be short of it by one part in 2^15.
+    In a market above 2^15 it may be short of it by one part in 2^15.
     """
     n = len(ranked)
     low, high = 0, n + 1
-    below, above = budget, -budget  # budget - G at either end; beyond the last query, a guess
-    probes, moved_low, seeds = 0, False, []
-    if (stride := n // _FINE) > 1:  # every so many-th query makes a small market that tells where to look
+    room_low, room_high = budget, -budget  # budget - G(k) at both ends; beyond the last query it is a guess
+    probes, low_moved, starts = 0, False, []
+    if (stride := n // _FINE) > 1:  # a small market of every stride-th query tells where to look
         every = slice(stride // 2, None, stride)
-        found, _ = _admit(ranked.take(every), reservation[every], budget / stride)
-        seeds = [int(0.995 * found * stride), int(1.005 * found * stride)]
+        small, _ = _count_admitted(ranked.take(every), reservation[every], budget / stride)
+        starts = [int(0.995 * small * stride), int(1.005 * small * stride)]
     while high - low > max(1, low // _FINE):
-        # Regula falsi; an end that stays twice is given half its weight (Illinois), and every
-        # sixth step halves the bracket, so that the worst case stays logarithmic.
-        share = 0.5 if probes % 6 == 5 else below / (below - above)
-        k = seeds.pop() if seeds else low + round(share * (high - low))
+        # Regula falsi with the Illinois rule, as in `roots.falling_root`, over whole numbers.
+        share = 0.5 if probes % 6 == 5 else room_low / (room_low - room_high)
+        k = starts.pop() if starts else low + round(share * (high - low))
         k = min(max(k, low + 1), high - 1)
         room = budget - float(ranked.take(slice(0, k)).follow(reservation[k - 1]).sum())
         probes += 1
         if room >= 0:
-            low, below, above = k, room, above / 2 if moved_low else above
+            low, room_low, room_high = k, room, room_high / 2 if low_moved else room_high
         else:
-            high, above, below = k, room, below if moved_low else below / 2
-        moved_low = room >= 0
+            high, room_high, room_low = k, room, room_low if low_moved else room_low / 2
+        low_moved = room >= 0
     return low, probes
 
 
-def _best_around(ranked: Curve, budget: float, k: int, price: float) -> tuple[Array, Mask, int]:
-    """The best division found where the budget falls into the jump of rank k (0-based).
+def _best_at_jump(ranked: Curve, budget: float, k: int, price: float) -> tuple[Array, Mask, int]:
+    """The best division found where the budget falls into the jump of rank k (0-based), whose price is `price`.
 
-    Tried are all subsets of a window of ranks around the jump, everyone before it admitted; the
-    window shrinks as the market grows and one query matters less, down to the first k alone.
+    Which queries to admit at a jump is a knapsack problem. Compared are all subsets of a window of ranks
+    around the jump, with everyone before the window admitted. The window shrinks as the market grows and
+    one query matters less, down to the first k alone.
     """
     n = len(ranked)
-    width = min(8, n, max(0, (_WINDOW // (k + 1)).bit_length() - 1))
+    width = min(_WIDEST, n, max(0, (_WINDOW // (k + 1)).bit_length() - 1))
     first = max(0, min(k - width // 2, n - width))
     end = max(k, first + width)
+    subsets = np.arange(1 << width)[:, None] >> np.arange(width) & 1  # row j: the binary digits of j
     sets = np.ones((1 << width, end), dtype=bool)
-    sets[:, first : first + width] = np.arange(1 << width)[:, None] >> np.arange(width) & 1
+    sets[:, first : first + width] = subsets
     window = ranked.take(slice(0, end))
-    tokens, _, steps = _fill(window, budget, sets, price)
+    tokens, _, evaluations = _spend_within_sets(window, budget, sets, price)
     utility = np.where(sets, window.value(tokens), 0.0).sum(-1)
     best = int(np.argmax(np.where(np.isnan(utility), -1.0, utility)))
 
-    candidates = [(tokens[best], sets[best])]
+    starts = [(tokens[best], sets[best])]
     if width:  # everyone at the price of the jump, and what is left over for one more
-        candidates.append((window.follow(price), np.arange(end) < k))
-    found = [_spend_rest(ranked, budget, *candidate) for candidate in candidates]
-    if width:  # whoever was let in for the rest changes what is best for the others
-        for _, chosen in found.copy():
-            refilled, _, more = _fill(ranked, budget, chosen[None, :], price)
-            steps += more
+        starts.append((window.follow(price), np.arange(end) < k))
+    candidates = [_offer_rest(ranked, budget, *start) for start in starts]
+    if width:  # a query that was let in for the rest changes what is best for the others
+        for _, admitted in candidates.copy():
+            refilled, _, more = _spend_within_sets(ranked, budget, admitted[None, :], price)
+            evaluations += more
             if not np.isnan(refilled).any():
-                found.append((refilled[0], chosen))
-    grants, chosen = max(found, key=lambda each: float((ranked.value(each[0]) * each[1]).sum()))
-    return grants, chosen, steps
+                candidates.append((refilled[0], admitted))
+    grants, admitted = max(candidates, key=lambda each: float((ranked.value(each[0]) * each[1]).sum()))
+    return grants, admitted, evaluations
 
 
-def _spend_rest(ranked: Curve, budget: float, tokens: Array, chosen: Mask) -> tuple[Array, Mask]:
-    """Offer what is left over to whoever gains most from it, while anyone gains."""
+def _offer_rest(ranked: Curve, budget: float, tokens: Array, chosen: Mask) -> tuple[Array, Mask]:
+    """Offer what is left over to the query that gains most from it, while any gains."""
     grants, admitted = np.zeros(len(ranked)), np.zeros(len(ranked), dtype=bool)
     grants[: tokens.size], admitted[: tokens.size] = tokens * chosen, chosen
-    for _ in range(8):
+    for _ in range(_OFFERS):
         offer = np.minimum(budget - grants.sum(), ranked.peak())
         gain = np.where(admitted | (offer <= 0), 0.0, ranked.value(np.maximum(offer, 0.0)))
         winner = int(np.argmax(gain))
@@ -323,117 +335,44 @@ def _spend_rest(ranked: Curve, budget: float, tokens: Array, chosen: Mask) -> tu
     return grants, admitted
 
 
-def _fill(curves: Curve, budget: float, sets: Mask, near: float) -> tuple[Array, Array, int]:
-    """Divide the budget within fixed sets: one common marginal utility in each, nobody leaves.
+def _spend_within_sets(curves: Curve, budget: float, sets: Mask, price_guess: float) -> tuple[Array, Array, int]:
+    """Spend the budget within fixed sets of queries: in each the price p with sum_i t_i(p) = budget.
 
-    Every row of `sets` is a set; `near` is a guess of the price. Returns tokens and price by
-    set, and how often demand was evaluated. The tokens of a set are NaN if the budget does not
-    reach to the start of all its curves.
+    Every row of `sets` is one set; its members share one marginal utility (eq. 3), and none leaves,
+    whether it can pay or not. Returns tokens and price by set, and how often demand was evaluated. The
+    tokens of a set are NaN if the budget does not reach to the start of all its curves; its members are
+    at their peaks, at price 0, if it suffices for that.
     """
     least, most = (curves.start() * sets).sum(-1), (curves.peak() * sets).sum(-1)
     tokens = np.where((least <= budget)[:, None], curves.peak() * sets, np.nan)
-    price, evaluations = np.zeros(len(sets)), 0
+    prices, evaluations = np.zeros(len(sets)), 0
     scarce = (least <= budget) & (most > budget)
-    if scarce.any():
-        chosen = sets[scarce]
+    if not scarce.any():
+        return tokens, prices, evaluations
+    members = sets[scarce]
 
-        def buy(log_price: Array) -> Array:
-            nonlocal evaluations
-            evaluations += 1
-            bought: Array = curves.follow(np.exp(log_price)[:, None]) * chosen
-            return bought
+    def demand(log_price: Array) -> Array:
+        nonlocal evaluations
+        evaluations += 1
+        bought: Array = curves.follow(np.exp(log_price)[:, None]) * members
+        return bought
 
-        # One query more or less moves the price by about its share in the market.
-        tolerance = 1e-11 * budget
-        low, high, above, below = _falling_root(
-            lambda log_price: buy(log_price).sum(-1) - budget,
-            np.full(len(chosen), np.log(near)),
-            reach=16 / min(1 + len(curves), _FINE),
-            tolerance=tolerance,
-        )
-        # Both ends of the bracket are best at almost the same price; between them utility is
-        # concave, so the point on the line that spends the budget exactly is best as well. Where
-        # demand itself jumps (a tent's slope is the price) this divides the jump.
-        share = np.where(above <= tolerance, 0.0, np.where(-below <= tolerance, 1.0, above / (above - below)))
-        tokens[scarce] = buy(np.where(share < 1, low, high))
-        if np.any(divided := (share > 0) & (share < 1)):
-            between = tokens[scarce] + share[:, None] * (buy(high) - tokens[scarce])
-            tokens[scarce] = np.where(divided[:, None], between, tokens[scarce])
-        price[scarce] = np.exp(low + share * (high - low))
-    return tokens, price, evaluations
-
-
-def _falling_root(
-    function: Callable[[Array], Array], guess: Array, *, reach: float, tolerance: float
-) -> tuple[Array, Array, Array, Array]:
-    """Brackets [low, high] around the roots of a falling function that may jump, elementwise.
-
-    They end narrow, or with a value within `tolerance` at one end; the values come with them.
-    """
-    low, high = guess - reach, guess + reach
-    above, below = function(low), function(high)
-    for _ in range(50):  # walk towards the root in growing steps
-        missed = (above <= 0) | (below > 0)
-        if not missed.any():
-            break
-        left, step = above <= 0, 8 * (high - low)
-        at = np.clip(np.where(left, low - step, high + step), -800.0, 700.0)  # exp: from 0 to 1e304
-        value = function(at)
-        right = missed & ~left
-        low, high, above, below = (
-            np.where(left, at, np.where(right, high, low)),
-            np.where(left, low, np.where(right, at, high)),
-            np.where(left, value, np.where(right, below, above)),
-            np.where(left, above, np.where(right, value, below)),
-        )
-    lift, drop = above, below  # the weights of the ends: halved when an end stays twice (Illinois)
-    moved_low = np.zeros(low.shape, dtype=bool)
-    for probe in range(200):
-        if np.all((high - low <= 1e-12) | (above <= tolerance) | (-below <= tolerance)):
-            break
-        share = 0.5 if probe % 6 == 5 else lift / (lift - drop)
-        at = low + share * (high - low)
-        value = function(at)
-        rises = value > 0
-        low, above = np.where(rises, at, low), np.where(rises, value, above)
-        high, below = np.where(rises, high, at), np.where(rises, below, value)
-        lift, drop = (
-            np.where(rises, value, np.where(moved_low | (probe == 0), lift, lift / 2)),
-            np.where(rises, np.where(moved_low, drop / 2, drop), value),
-        )
-        moved_low = rises
-    return low, high, above, below
-
-
-# --- the paper's algorithm, to measure against -------------------------------------------------
-
-
-def algorithm1(
-    threshold: ArrayLike,
-    budget: float,
-    *,
-    alpha: float = 2.0,
-    max_tokens: float = np.inf,
-    epsilon: float = 1e-6,
-    iterations: int = 40,
-) -> tuple[NDArray[np.int64], float]:
-    """The paper's Algorithm 1 as printed, vectorised: integer grants, and the last price tried.
-
-    A reference, not a solver: in a scarce market beta is 1/epsilon, every price worth having lies
-    below the interval at which the search stops, and all queries are abandoned (docs/paper.md).
-    """
-    tau = np.atleast_1d(checked("threshold", threshold))
-    beta = 1 / max(epsilon, checked_scalar("budget", budget) / tau.size - tau.mean())
-    best, low, high, price = np.zeros(tau.size), 0.0, alpha - 1e-6, 0.0
-    for _ in range(iterations):
-        if high - low <= epsilon:
-            break
-        price = (low + high) / 2
-        past = (1 - lambertw(price * np.e / alpha * np.ones(tau.size)).real) / beta
-        tokens = np.where(alpha * past * np.exp(-beta * past) > price * (tau + past), tau + past, 0.0)
-        tokens = np.minimum(np.where(past > 0, tokens, 0.0), max_tokens)
-        if tokens.sum() > budget:
-            low = price
-        else:
-            high, best = price, tokens
-    return np.floor(best).astype(np.int64), price
+    tolerance = _EXACT * budget
+    found = falling_root(
+        lambda log_price: demand(log_price).sum(-1) - budget,
+        np.full(len(members), np.log(price_guess)),
+        reach=16 / min(1 + len(curves), _FINE),  # one query moves the price by about its share in the market
+        tolerance=tolerance,
+    )
+    # Both ends of the bracket are optimal at almost the same price, one above the budget and one below.
+    # Between them utility is concave, so the point on the line between them that spends the budget exactly
+    # is optimal too. Where demand itself jumps (a tent's slope is the price) this divides the jump.
+    over, under = found.at_low, -found.at_high
+    share = np.where(over <= tolerance, 0.0, np.where(under <= tolerance, 1.0, over / (over + under)))
+    spent = demand(np.where(share < 1, found.low, found.high))
+    if np.any(divided := (share > 0) & (share < 1)):
+        between = spent + share[:, None] * (demand(found.high) - spent)
+        spent = np.where(divided[:, None], between, spent)
+    tokens[scarce] = spent
+    prices[scarce] = np.exp(found.low + share * (found.high - found.low))
+    return tokens, prices, evaluations

@@ -95,11 +95,11 @@ class Curve(ABC):
 
     @abstractmethod
     def peak(self) -> Array:
-        """The tokens at which utility is highest, at most the cap; infinity if it rises for ever."""
+        """The tokens at which utility is highest, at most the cap; infinity if it always rises."""
 
     @abstractmethod
     def reservation(self) -> Array:
-        """The price from which on the query is abandoned: its best utility per token."""
+        """The price at which the query is abandoned: its best utility per token."""
 
     @abstractmethod
     def follow(self, price: ArrayLike) -> Array:
@@ -107,7 +107,7 @@ class Curve(ABC):
 
 
 class ThresholdCurve(Curve):
-    """A curve that is nothing up to its threshold and one concave shape of t - threshold after it.
+    """A curve that is 0 up to its threshold and one concave shape of t - threshold after it.
 
     Subclasses describe the shape; queries that share it differ only by their thresholds, and
     that is what makes their market exactly solvable (see `clearing`).
@@ -116,7 +116,7 @@ class ThresholdCurve(Curve):
     threshold: Array
 
     def shares_shape(self) -> bool:
-        """True if threshold is all that tells the queries apart (a common cap included)."""
+        """True if the queries differ by their thresholds alone: one shape, one cap."""
         return all(
             p.ndim == 0 or p.size == 0 or p.min() == p.max()
             for name, p in self._parameters.items()

@@ -1,11 +1,10 @@
 """The utility curves: the paper's surge and its two variants, and the chance of a correct answer.
 
-What they have in common, and what the words peak, tangent and reservation mean: `curve`.
+What they have in common, and what peak, tangent and reservation price mean, is in `curve`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cached_property
 
 import numpy as np
@@ -15,11 +14,12 @@ from scipy.special import gammaln, ndtr, ndtri, stdtr, stdtrit, wrightomega
 from shadowprice.arrays import Array, checked
 from shadowprice.errors import MarketError
 from shadowprice.market.curve import Curve, ThresholdCurve
+from shadowprice.market.roots import rising_root
 
 __all__ = ["Expected", "Quadratic", "Surge", "Triangular", "fit_surge"]
 
 _SQRT_2PI = float(np.sqrt(2 * np.pi))
-_NORMAL = 1e6  # degrees of freedom from which on a Student t is a normal to all digits that matter
+_NORMAL = 1e6  # degrees of freedom at which a Student t is a normal to all digits that matter
 
 
 class Surge(ThresholdCurve):
@@ -29,7 +29,7 @@ class Surge(ThresholdCurve):
         u'(t) = alpha exp(-beta d) (1 - beta d) = p          (eq. 4)
         d(p) = (1 - W0(p e / alpha)) / beta                  (eq. 5, Lambert W)
 
-    W0(z) is taken as the Wright omega function of ln z, which knows no overflow and no underflow.
+    W0(z) is computed as the Wright omega function of ln z, which neither overflows nor underflows.
     The tangent has a closed form too: u(t) = t u'(t) reads x^2 + x theta - theta = 0 for x = beta d
     and theta = beta threshold, so x = 2 / (1 + sqrt(1 + 4/theta)).
     """
@@ -232,7 +232,7 @@ class Expected(Curve):
         z: Array = ndtri(p)
         if self._heavy:
             student: Array = stdtrit(self.tail, np.maximum(p, 0.5))
-            z = np.where(p <= 0.5, z, student / self._stretch)
+            z = np.where(p <= 0.5, z, student / self._tail_scale)
         with np.errstate(over="ignore"):
             return self.median * np.exp(self.spread * z)
 
@@ -245,8 +245,8 @@ class Expected(Curve):
         return bool(np.any(self.tail < _NORMAL))
 
     @cached_property
-    def _stretch(self) -> Array:
-        return _stretch(self.tail)
+    def _tail_scale(self) -> Array:
+        return _tail_scale(self.tail)
 
     def _cdf(self, z: Array) -> Array:
         return length_cdf(z, self.tail)
@@ -256,17 +256,17 @@ class Expected(Curve):
         normal = z**2 / 2
         if not self._heavy:
             return normal
-        tail = (self.tail + 1) / 2 * np.log1p((self._stretch * z) ** 2 / self.tail)
+        tail = (self.tail + 1) / 2 * np.log1p((self._tail_scale * z) ** 2 / self.tail)
         return np.where(z <= 0, normal, tail)
 
     def _h_slope(self, z: Array) -> Array:
         if not self._heavy:
             return z
-        squared = self._stretch**2
+        squared = self._tail_scale**2
         return np.where(z <= 0, z, (self.tail + 1) * squared * z / (self.tail + squared * z**2))
 
     def _tail_root(self, k: Array) -> Array:
-        return _rising_root(
+        return rising_root(
             lambda z: (self._h(z) + self.spread * z - k, self._h_slope(z) + self.spread), 0 * k, k / self.spread
         )
 
@@ -280,8 +280,8 @@ class Expected(Curve):
         k = np.maximum(np.log(2 / (self.spread * _SQRT_2PI)), 0.0)
         high = np.sqrt(2 * k)
         if self._heavy:
-            high = np.sqrt(self.tail * np.expm1(2 * k / (self.tail + 1))) / self._stretch
-        return _rising_root(excess, -self.spread, high)
+            high = np.sqrt(self.tail * np.expm1(2 * k / (self.tail + 1))) / self._tail_scale
+        return rising_root(excess, -self.spread, high)
 
 
 def length_cdf(z: ArrayLike, tail: ArrayLike | None, *, above: bool = False) -> Array:
@@ -292,30 +292,14 @@ def length_cdf(z: ArrayLike, tail: ArrayLike | None, *, above: bool = False) -> 
     found: Array = np.empty(wide.shape)
     ndtr(side * wide, out=found)
     if np.any(degrees < _NORMAL):
-        stdtr(degrees, side * _stretch(degrees) * wide, out=found, where=wide > 0)
+        stdtr(degrees, side * _tail_scale(degrees) * wide, out=found, where=wide > 0)
     return found
 
 
-def _stretch(tail: Array) -> Array:
+def _tail_scale(tail: Array) -> Array:
     """c: the ratio of the normal density to the Student density at 0."""
     log_peak: Array = gammaln((tail + 1) / 2) - gammaln(tail / 2) - 0.5 * np.log(tail * np.pi)
     return np.exp(-log_peak) / _SQRT_2PI
-
-
-def _rising_root(function: Callable[[Array], tuple[Array, Array]], low: Array, high: Array) -> Array:
-    """The root of a rising function in [low, high], elementwise; `function` returns value and slope.
-
-    Newton's method, halving the bracket wherever a step would leave it.
-    """
-    z = (low + high) / 2
-    for _ in range(100):
-        value, slope = function(z)
-        low, high = np.where(value < 0, z, low), np.where(value < 0, high, z)
-        step = z - value / slope
-        last, z = z, np.where((step >= low) & (step <= high), step, (low + high) / 2)
-        if np.all(np.abs(z - last) <= 1e-14 * (1 + np.abs(z))):
-            break
-    return z
 
 
 def fit_surge(lengths: ArrayLike, correct: ArrayLike, *, bins: int = 20) -> Surge:
@@ -325,14 +309,14 @@ def fit_surge(lengths: ArrayLike, correct: ArrayLike, *, bins: int = 20) -> Surg
     squares. For a given threshold and beta the best alpha is linear, so only those two are
     searched, on a grid that closes in on its best point.
     """
-    length, right = checked("lengths", lengths, open_low=True), checked("correct", correct, high=1.0) > 0
-    if length.shape != right.shape or length.ndim != 1:
-        raise MarketError(f"one outcome per rollout is needed: {length.size} lengths, {right.size} outcomes")
+    length, is_correct = checked("lengths", lengths, open_low=True), checked("correct", correct, high=1.0) > 0
+    if length.shape != is_correct.shape or length.ndim != 1:
+        raise MarketError(f"one outcome per rollout is needed: {length.size} lengths, {is_correct.size} outcomes")
     if not isinstance(bins, int) or bins < 3:
         raise MarketError("bins must be a whole number of at least 3: a surge has three parameters")
-    if np.unique(length[right]).size < 3 or np.ptp(length[right]) < 1e-9 * length[right].max():
+    if np.unique(length[is_correct]).size < 3 or np.ptp(length[is_correct]) < 1e-9 * length[is_correct].max():
         raise MarketError("a surge needs correct rollouts of at least three different lengths")
-    counts, edges = np.histogram(length[right], bins=bins)
+    counts, edges = np.histogram(length[is_correct], bins=bins)
     centre, reach = (edges[:-1] + edges[1:]) / 2, edges[-1] - edges[0]
 
     # The threshold may lie somewhat below the shortest correct rollout, the peak within the range.

@@ -1,32 +1,34 @@
-r"""Metered accounting: tokens are paid for when they are generated, so a query can be tried and left.
+r"""The index: which query to continue next, where tokens are paid for as they are generated.
 
-What a query is worth at age t (tokens generated so far) follows from its forecast, by competing risks:
+In metered accounting a query can be tried and left. What it is worth at age t (tokens generated so far)
+follows from its forecast, by competing risks:
 
     A(t) = solve Fs(t)                the chance that a correct answer has ended by t
-    F(t)                              the chance that any answer has, right or wrong; wrong ones run longer
+    F(t)                              the chance that any answer has, correct or not; wrong ones run longer
     C(t) = int_0^t (1 - F(u)) du      the tokens it is expected to have cost by t: E[min(L, t)]
 
 **The index.** At age t the best deal that a query offers is
 
-    g(t) = max_{u > t}  (A(u) - A(t)) / (C(u) - C(t)),
+    g(t) = max_{u > t}  (A(u) - A(t)) / (C(u) - C(t) + entry (1 - F(t))),
 
-correct answers per expected token over the best of all stopping ages u (Gittins). The chance 1 - F(t) of
-having come this far divides both and drops out. Parity, which in reserved accounting reads marginal
-utility = price, becomes hazard(t) * solve(t) = price: generate while the index is above the price, stop
-when it falls below, admit if g(0) is above it.
+correct answers per expected token over the best of all stopping ages u (Gittins). `entry` is a fixed cost
+that is paid before the first further token, in output tokens: reading the prompt, or reading it again. The
+chance 1 - F(t) of having come this far divides everything and drops out. The paper's shadow price parity,
+marginal utility = price (eq. 3), becomes hazard(t) * solve(t) = price: generate while the index is above the
+price, stop when it falls below, admit if g(0) is above it.
 
 **Why the index is the right order.** Queries are independent, a query that waits does not change, and
-tokens are the only thing that passes: a multi-armed bandit, and there serving the highest index first
-gains the most by any total of tokens spent at which a stretch ends (the expected gain as a function of
-the expected cost is the sum of concave functions, one per query, and is maximised by equal slopes).
+tokens are the only thing that is spent: a multi-armed bandit, and there serving the highest index first
+gains the most at any total of tokens at which a chunk ends (the expected gain as a function of the
+expected cost is the sum of concave functions, one per query, and is maximised by equal slopes).
 
-**Stretches.** g is constant along the least concave majorant of the curve (C(t), A(t)): from each of
-its corners the best u is the next corner. So a query is a short list of stretches with falling index,
-and a batch is one sorted list. The price is the index at which the expected cost of what is above it
+**Chunks.** g is constant along the least concave majorant of the curve (C(t), A(t)): from each of
+its corners the best u is the next corner. So a query is a short list of chunks with falling index,
+and a batch is one sorted list. The price is the index at which the expected cost of all chunks above it
 meets the budget.
 
-**At the end** the budget cuts a stretch. Its first part is worth less than the whole promises, at most
-by one query's chance; nothing better is known before it is tried, so the last tokens go to the next in
+**At the end** the budget cuts a chunk. Its first part is worth less than the whole promises, at most
+by one query's chance. Nothing better is known before it is tried, so the last tokens go to the next in
 line, and what it leaves to the one after it.
 """
 
@@ -37,13 +39,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from shadowprice.arrays import Array
+from shadowprice.arrays import Array, checked
 from shadowprice.errors import MarketError
 from shadowprice.market.curves import length_cdf
 from shadowprice.types import Forecast
 
 _AGES = 48  # at which a query may be left; they are spaced evenly in log tokens
-_EARLIEST = 3.2  # spreads below the median: nobody ends before
+_EARLIEST = 3.2  # spreads below the median: no answer ends before
 _LONGEST = 2.0**53  # tokens: every whole number up to it is a float
 
 Ints = NDArray[np.int64]
@@ -51,10 +53,11 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """Stretches of generation in the order in which they are worth their tokens, the best first.
+    """Chunks of generation in the order in which they are worth their tokens, the best first.
 
-    Stretch k takes `query[k]` from age `start[k]` to `stop[k]`; `index[k]` is the chance of a correct
-    answer that it buys per token, and `cost[k]` the tokens it is expected to need, seen from now.
+    Chunk k takes `query[k]` from age `start[k]` to `stop[k]`; `index[k]` is the chance of a correct answer
+    that it buys per token, and `cost[k]` the tokens it is expected to need, seen from now; that of a
+    query's first chunk includes its entry cost.
     """
 
     query: NDArray[np.intp]
@@ -67,29 +70,33 @@ class Schedule:
         return self.query.size
 
     def price(self, budget: float) -> float:
-        """The index of the last stretch that the budget is expected to reach; 0 if it is ample."""
+        """The index of the last chunk that the budget is expected to reach; 0 if it is ample."""
         if len(self) == 0:
             return 0.0
         reached = int(np.searchsorted(np.cumsum(self.cost), budget))
         return float(self.index[reached]) if reached < len(self) else 0.0
 
 
-def schedule(forecast: Forecast, cap: ArrayLike, age: ArrayLike = 0) -> Schedule:
-    """The stretches of all queries, from their present `age` up to their `cap`, one each or one for all.
+def schedule(forecast: Forecast, cap: ArrayLike, age: ArrayLike = 0, entry: ArrayLike = 0.0) -> Schedule:
+    """The chunks of all queries, from their present `age` up to their `cap`, one each or one for all.
 
-    Of a query that has generated `age` tokens without ending, only what comes after counts.
+    Of a query that has generated `age` tokens without ending, only what comes after counts. `entry`, one
+    each or one for all, is what a query costs before its first further token, in output tokens.
     """
     n = len(forecast)
     most = np.floor(np.broadcast_to(np.asarray(cap, dtype=np.float64), (n,)))
     now = np.broadcast_to(np.asarray(age, dtype=np.float64), (n,))
+    to_enter = np.broadcast_to(checked("entry", entry), (n,))
     if np.any(now < 0) or np.any(np.isnan(most)):
-        raise MarketError("ages start at 0, and caps are numbers")
+        raise MarketError("ages must be >= 0 and caps must be numbers")
     rows = np.flatnonzero(now < most)
     some = forecast.take(rows)
     ages = _ages(some, now[rows], most[rows])
     gained, alive = _chances(some, ages)
+    # C by the trapezoidal rule, from the present age on; every stop beyond it pays the entry as well.
     cost = np.zeros_like(ages)
     np.cumsum(np.diff(ages, axis=1) * (alive[:, 1:] + alive[:, :-1]) / 2, axis=1, out=cost[:, 1:])
+    cost[:, 1:] += (to_enter[rows] * alive[:, 0])[:, None]
     row, first, last, index = _majorant(gained, cost)
     order = np.argsort(-index, kind="stable")
     row, first, last = row[order], first[order], last[order]
@@ -126,34 +133,35 @@ def _ages(forecast: Forecast, now: Array, most: Array) -> Array:
 
 
 def _chances(forecast: Forecast, ages: Array) -> tuple[Array, Array]:
-    """A - solve and 1 - F at the ages: what is left of both keeps its digits where nearly nothing is.
+    """A - solve and 1 - F at the ages: near the end of both, the small part that is left keeps its digits.
 
-    Where the forecast contradicts itself (F < A), correct answers are believed. Nobody is certain to have
-    ended: who lives longer than any forecast is not forgotten.
+    Where the forecast contradicts itself (F < A), the chance of a correct answer is believed. 1 - F is kept
+    above 0, so that a query which outlives its forecast still has a chunk.
     """
     log_ages = np.log(np.maximum(ages, 1e-9))
     tail = None if forecast.tail is None else np.broadcast_to(forecast.tail, len(forecast))[:, None]
 
-    def above(median: Array, spread: Array) -> Array:
+    def survival(median: Array, spread: Array) -> Array:
         return length_cdf((log_ages - np.log(median)[:, None]) / spread[:, None], tail, above=True)
 
     solve = forecast.solve[:, None]
-    to_come = solve * above(forecast.solved_tokens, forecast.solved_spread)
-    alive = np.minimum(above(forecast.tokens, forecast.spread), 1 - solve + to_come)
+    to_come = solve * survival(forecast.solved_tokens, forecast.solved_spread)
+    alive = np.minimum(survival(forecast.tokens, forecast.spread), 1 - solve + to_come)
     return -to_come, np.maximum(alive, np.maximum(1e-12 * alive[:, :1], 1e-300))
 
 
 def _majorant(gained: Array, cost: Array) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp], Array]:
     """Row, first and last column and slope of every edge of the least concave majorant of each row.
 
-    A point that is not above the line through its neighbours is not a corner. All such points are taken out
+    A point that is not above the line through its neighbours is not a corner. All such points are removed
     at once, in all rows, until none is left. Rows in which nothing is to be gained have no edges; columns
     that cost nothing are passed over.
     """
     width = cost.shape[1]
-    ahead = np.diff(cost, axis=1, prepend=-1.0) > 0
-    ahead[gained[:, -1] <= gained[:, 0]] = False
-    at = np.flatnonzero(ahead)
+    candidate = np.diff(cost, axis=1, prepend=-1.0) > 0
+    candidate[gained[:, -1] <= gained[:, 0]] = False
+    # All rows as one list of points; two neighbours are joined if they are of the same row.
+    at = np.flatnonzero(candidate)
     value, paid = gained.ravel(), cost.ravel()
     while True:
         row = at // width

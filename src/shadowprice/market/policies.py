@@ -10,11 +10,11 @@
     quadratic     the same market with parabolas                               (eq. 18)
     expected      the market of the chance of a correct answer                 (beyond the paper)
     oracle        knows the true lengths: shortest first                       (eq. 27)
-    clairvoyant   also knows which answers are right: the true upper bound     (beyond the paper)
+    clairvoyant   also knows which answers are correct: the upper bound       (beyond the paper)
 
 A policy is a function `(forecast, budget, cap, *, options) -> Allocation`; its keyword arguments
-are the options a caller may set. `cap` has one limit per query. Every allocation keeps to the
-budget, to the last token.
+are the options a caller may set. `cap` has one limit per query. No allocation exceeds the budget,
+not by one token.
 """
 
 from __future__ import annotations
@@ -59,19 +59,19 @@ def allocate(
 
 
 def check_policy(policy: str, options: Iterable[str]) -> None:
-    """Raise unless the policy is known, takes these options and is given those it cannot do without."""
+    """Raise unless the policy is known, takes these options and is given those it requires."""
     if policy not in POLICIES:
         raise PolicyError(f"unknown policy {policy!r}; known are {', '.join(POLICIES)}")
     known = options_of(policy)
     if unknown := [name for name in options if name not in known]:
-        told = ", ".join(known) or "none"
-        raise PolicyError(f"policy {policy!r} has no option {', '.join(unknown)}; its options are: {told}")
+        options_known = ", ".join(known) or "none"
+        raise PolicyError(f"policy {policy!r} has no option {', '.join(unknown)}; its options are: {options_known}")
     if missing := [name for name, default in known.items() if default is _REQUIRED and name not in options]:
         raise PolicyError(f"policy {policy!r} needs {', '.join(missing)}: what it knows beyond the forecast")
 
 
 def options_of(policy: str) -> dict[str, Any]:
-    """The options of a policy with their defaults (`inspect.Parameter.empty`: must be given)."""
+    """The options of a policy with their defaults (`inspect.Parameter.empty`: required)."""
     parameters = inspect.signature(POLICIES[policy]).parameters.values()
     return {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
 
@@ -91,7 +91,7 @@ def proportional(forecast: Forecast, budget: int, cap: Array, *, minimum: int = 
 def tale(
     forecast: Forecast, budget: int, cap: Array, *, estimates: ArrayLike | None = None, minimum: int = MINIMUM
 ) -> Allocation:
-    """`estimates`: the teacher's token needs, one per query; without them the forecast stands in."""
+    """`estimates`: the teacher's token needs, one per query; without them the forecast is used."""
     needs = forecast.tokens if estimates is None else _per_query("estimates", estimates, len(forecast), low=1e-3)
     return Allocation(_in_proportion(needs, budget, cap, minimum), budget, "tale")
 
@@ -99,20 +99,20 @@ def tale(
 def heuristic(forecast: Forecast, budget: int, cap: Array, *, minimum: int = MINIMUM) -> Allocation:
     tau = forecast.tokens
     scarce = tau.size > 0 and budget / tau.size < 0.8 * tau.mean()
-    kept = tau <= np.median(tau) if scarce else np.ones(tau.size, dtype=bool)
-    return Allocation(_affine(tau, kept, budget, cap, minimum), budget, "heuristic")
+    admitted = tau <= np.median(tau) if scarce else np.ones(tau.size, dtype=bool)
+    return Allocation(_affine(tau, admitted, budget, cap, minimum), budget, "heuristic")
 
 
 def auction(forecast: Forecast, budget: int, cap: Array, *, minimum: int = MINIMUM) -> Allocation:
-    kept = _shortest_that_fit(forecast.tokens, budget)
-    return Allocation(_affine(forecast.tokens, kept, budget, cap, minimum), budget, "auction")
+    admitted = _shortest_that_fit(forecast.tokens, budget)
+    return Allocation(_affine(forecast.tokens, admitted, budget, cap, minimum), budget, "auction")
 
 
 def _in_proportion(needs: Array, budget: int, cap: Array, minimum: int) -> NDArray[np.int64]:
     """clip(s * needs, minimum, cap) for the one scale s that spends the budget.
 
     The paper clips after scaling, which can overspend; here the scale accounts for the clipping,
-    and the minimum gives way where the budget does not hold it for everyone.
+    and the minimum is lowered where the budget does not suffice for it.
     """
     if needs.size == 0:
         return np.zeros(0, dtype=np.int64)
@@ -125,19 +125,19 @@ def _in_proportion(needs: Array, budget: int, cap: Array, minimum: int) -> NDArr
     return _round_to(np.clip(low * needs, floor, cap), budget, cap)
 
 
-def _affine(tau: Array, kept: NDArray[np.bool_], budget: int, cap: Array, minimum: int) -> NDArray[np.int64]:
-    """mean + kappa (tau - mean tau) for those kept, where mean is budget / kept.
+def _affine(tau: Array, admitted: NDArray[np.bool_], budget: int, cap: Array, minimum: int) -> NDArray[np.int64]:
+    """mean + kappa (tau - mean tau) for those admitted, where mean is budget / admitted (eq. 25 and 26).
 
     The paper writes mean tau in both places, and then the total is the same for every kappa. With
-    the affordable mean in its place any kappa spends the budget; taken is the largest, up to 1,
+    the affordable mean in its place any kappa spends the budget; kappa is the largest, up to 1,
     that leaves everyone the minimum.
     """
     grants = np.zeros(tau.size)
-    if kept.any():
-        mean, centre, least = budget / np.count_nonzero(kept), tau[kept].mean(), tau[kept].min()
+    if admitted.any():
+        mean, centre, least = budget / np.count_nonzero(admitted), tau[admitted].mean(), tau[admitted].min()
         room = max(0.0, mean - _minimum(minimum))
         kappa = min(1.0, room / (centre - least)) if centre > least else 1.0
-        grants[kept] = np.minimum(mean + kappa * (tau[kept] - centre), cap[kept])
+        grants[admitted] = np.minimum(mean + kappa * (tau[admitted] - centre), cap[admitted])
     return _round_to(grants, budget, cap)
 
 
@@ -212,16 +212,16 @@ def _decay(forecast: Forecast, budget: int, beta: float | None, epsilon: float) 
 
 
 def _positive(name: str, number: float) -> float:
-    """Within what neither overflows nor vanishes when multiplied with tokens."""
+    """A number that neither overflows nor underflows when multiplied with tokens."""
     return checked_scalar(name, number, low=1e-30, high=1e30)
 
 
 def _market(curves: Curve, budget: int, policy: str, beta: float | None) -> Allocation:
-    """Clear, then round down, and hand the tokens saved one by one to those who gain most.
+    """Clear, round down, and give the tokens that rounding saved, one by one, to those who gain most.
 
     Rounding down must not fall below a threshold: a grant of 412 is worth nothing to a query that
     needs 412.3. Where it would, the market is cleared with thresholds rounded up to whole tokens.
-    What is left at the end goes to queries it just suffices for, and then to the admitted in equal
+    What is left at the end goes to queries that it suffices for, and then to the admitted in equal
     shares (algorithm 1, last line), since forecasts err and a limit that is not reached costs nothing.
     """
     cleared = clear_market(curves, budget)
@@ -248,9 +248,10 @@ def _market(curves: Curve, budget: int, policy: str, beta: float | None) -> Allo
 
 
 def _hand_out(grants: Array, admitted: NDArray[np.bool_], curves: Curve, budget: int) -> None:
-    """The tokens that rounding saved, in place: one each to those who gain most, while anyone gains.
+    """Add the tokens that rounding saved, in place: one each to those who gain most, while any gains.
 
-    The clearing had spent them, so one pass is the rule, and two or three where peaks are near.
+    Rounding saves less than one token per admitted query, so one pass is usual, and two or three where
+    queries reach their peaks.
     """
     able = np.flatnonzero(admitted)
     for _ in range(8):
@@ -265,7 +266,7 @@ def _hand_out(grants: Array, admitted: NDArray[np.bool_], curves: Curve, budget:
 
 
 def _admit_more(grants: Array, needs: Array, cap: Array, budget: int) -> None:
-    """Exactly what they need, in place, to the shortest of those left out while the rest lasts."""
+    """Admit the shortest of those left out, in place, with exactly what they need, while the rest lasts."""
     out = np.flatnonzero((grants == 0) & (needs > 0) & (needs <= cap))
     more = out[_shortest_that_fit(needs[out], budget - int(grants.sum()))]
     grants[more] = needs[more]
@@ -281,33 +282,33 @@ def _share_equally(grants: Array, able: NDArray[np.intp], cap: Array, budget: in
         rest -= int(more.sum())
 
 
-# --- what only hindsight knows -----------------------------------------------------------------
+# --- hindsight ---------------------------------------------------------------------------------
 
 
 def oracle(forecast: Forecast, budget: int, cap: Array, *, lengths: ArrayLike) -> Allocation:
-    """`lengths`: the true length of every answer. Sorts by length only, so it is no upper bound."""
+    """`lengths`: the true length of every answer. Sorts by length only, so it is not an upper bound."""
     true = np.ceil(_per_query("lengths", lengths, len(forecast)))
     return Allocation(_exactly(true, true <= cap, budget), budget, "oracle")
 
 
 def clairvoyant(forecast: Forecast, budget: int, cap: Array, *, lengths: ArrayLike, correct: ArrayLike) -> Allocation:
-    """`lengths` and `correct`: the true length and outcome of every answer. Nobody solves more."""
+    """`lengths` and `correct`: the true length and outcome of every answer. No policy has more correct."""
     true = np.ceil(_per_query("lengths", lengths, len(forecast)))
-    right = _per_query("correct", correct, len(forecast)) > 0
-    return Allocation(_exactly(true, right & (true <= cap), budget), budget, "clairvoyant")
+    is_correct = _per_query("correct", correct, len(forecast)) > 0
+    return Allocation(_exactly(true, is_correct & (true <= cap), budget), budget, "clairvoyant")
 
 
 def _exactly(lengths: Array, able: NDArray[np.bool_], budget: int) -> NDArray[np.int64]:
     """Their exact length to the shortest of the `able`, while the budget lasts."""
     grants = np.zeros(lengths.size, dtype=np.int64)
-    who = np.flatnonzero(able)
-    who = who[_shortest_that_fit(lengths[who], budget)]
-    grants[who] = lengths[who].astype(np.int64)
+    some = np.flatnonzero(able)
+    some = some[_shortest_that_fit(lengths[some], budget)]
+    grants[some] = lengths[some].astype(np.int64)
     return grants
 
 
 def _shortest_that_fit(lengths: Array, budget: int) -> NDArray[np.bool_]:
-    """Marks the longest run of shortest lengths whose sum is within the budget."""
+    """Marks as many of the shortest lengths as have a sum within the budget."""
     order = np.argsort(lengths, kind="stable")
     fits = np.zeros(lengths.size, dtype=bool)
     fits[order[: np.searchsorted(np.cumsum(lengths[order]), budget, side="right")]] = True

@@ -1,0 +1,1 @@
+"""Pages and figures about results: Python computes plain data, templates and Matplotlib show it."""

@@ -1,121 +1,97 @@
-"""Tables of policies against budgets: the best practical one in bold, and what is gained over uniform."""
+"""Tables of policies against budgets: the best practical policy in bold, and the gain over uniform."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from shadowprice.lab.compare import Row
-from shadowprice.report.html import text
-from shadowprice.report.rows import Rows, grouped, known, words
-from shadowprice.report.style import look, order
+from shadowprice.report.labels import Variant, by_variant
+from shadowprice.report.render import fixed, signed
+from shadowprice.report.rows import Rows, from_paper, grouped, known, words
 
-_GAINS = ("clear", "expected", "metered")  # whose gain over uniform has a line of its own
-_PAPER = "paper"
+_GAINS = ("clear", "expected", "index")  # policies whose gain over uniform has a line
 
 
-def comparison(rows: Rows, usual: str | None = None) -> str:
-    """A table for every model and stream; the paper's own figures below ours, or folded away where budgets differ.
+class Cell(NamedTuple):
+    text: str = ""
+    kind: str = ""  # best, up, down
+    interval: str = ""
 
-    The `usual` model is not named.
+
+@dataclass(frozen=True)
+class Line:
+    title: str
+    cells: Sequence[Cell]  # one per budget
+    kind: str = ""  # hindsight, gain
+    command: str = ""  # does the same live, at the first budget
+
+
+@dataclass(frozen=True)
+class Table:
+    heading: str
+    budgets: Sequence[tuple[float, float | None]]  # tokens per query, and the same in median lengths
+    groups: Sequence[tuple[str, Sequence[Line]]]  # one per accounting
+    paper: tuple[str, Sequence[Line]] | None  # the paper's own numbers
+
+
+def compared(rows: Rows, model: str | None = None) -> tuple[list[Table], list[Table]]:
+    """A table for every model and stream, and tables of the paper's numbers at other budgets or on other streams.
+
+    Headings do not repeat the page's `model`.
     """
-    ours, theirs = ([row for row in rows if (row.get("source") == _PAPER) is paper] for paper in (False, True))
-    budgets = {row["budget"] for row in ours}
-    beside = [row for row in theirs if row["budget"] in budgets]
-    shown = "".join(
-        f'<div class="one"><h4>{text(_heading(model, stream, usual))}</h4>'
-        + _table(some, [row for row in beside if row["stream"] == stream])
-        + "</div>"
-        for (model, stream), some in grouped(ours, "model", "stream").items()
-    )
-    apart = [row for row in theirs if row not in beside or not any(o["stream"] == row["stream"] for o in ours)]
-    return f'<div class="tables">{shown}</div>{_folded(apart)}'
+    ours = [row for row in rows if not from_paper(row)]
+    cells = {(row["stream"], row["budget"]) for row in ours}
+    beside = [row for row in rows if from_paper(row) and (row["stream"], row["budget"]) in cells]
+    apart = [row for row in rows if from_paper(row) and (row["stream"], row["budget"]) not in cells]
+    tables = []
+    for (name, stream), some in grouped(ours, "model", "stream").items():
+        heading = words(stream) if name == model else f"{words(stream)}, {name}"
+        tables.append(_table(heading, some, [row for row in beside if row["stream"] == stream]))
+    return tables, [_table(words(stream), some, []) for (stream,), some in grouped(apart, "stream").items()]
 
 
-def _heading(model: Any, stream: Any, usual: str | None) -> str:
-    return words(stream) if model == usual else f"{words(stream)}, {model}"
+def _table(heading: str, rows: Rows, theirs: Rows) -> Table:
+    medians = {row["budget"]: row.get("budget_times_median") for row in rows}
+    budgets = sorted(medians)
+    accountings = grouped(rows, "accounting")
+    title = "{} accounting" if len(accountings) > 1 else ""
+    groups = [(title.format(accounting), _lines(some, budgets)) for (accounting,), some in accountings.items()]
+    paper = (f"the paper's, {theirs[0].get('model')}", _lines(theirs, budgets)) if theirs else None
+    return Table(heading, [(budget, medians[budget]) for budget in budgets], groups, paper)
 
 
-def _folded(rows: Rows) -> str:
-    """The paper's figures at budgets that are not ours."""
-    if not rows:
-        return ""
-    models = ", ".join(dict.fromkeys(str(row["model"]) for row in rows))
-    tables = "".join(
-        f'<div class="one"><h4>{text(words(stream))}</h4>{_table([], some)}</div>'
-        for (stream,), some in grouped(rows, "stream").items()
-    )
-    summary = f"<summary>The paper's own figures ({text(models)})</summary>"
-    return f'<details>{summary}<div class="tables">{tables}</div></details>'
+def _lines(rows: Rows, budgets: Sequence[float]) -> list[Line]:
+    variants = {variant: {row["budget"]: row for row in some} for variant, some in by_variant(rows).items()}
+    best: dict[float, float] = {}
+    for row in known(rows, "solved"):
+        if not Variant.of(row).hindsight:
+            best[row["budget"]] = max(row["solved"], best.get(row["budget"], 0.0))
+    lines = []
+    for variant, cells in variants.items():
+        practical = {} if variant.hindsight else best
+        shown = [_correct(cells.get(budget), practical.get(budget)) for budget in budgets]
+        command = next((row["command"] for _, row in sorted(cells.items()) if row.get("command")), "")
+        lines.append(Line(variant.label(), shown, "hindsight" if variant.hindsight else "", command))
+    for variant, cells in variants.items():
+        uniform = variants.get(Variant("uniform", variant.reclaim)) or variants.get(Variant("uniform"))
+        if variant.policy in _GAINS and uniform:
+            shown = [_gain(cells.get(budget), uniform.get(budget)) for budget in budgets]
+            lines.append(Line(f"gain of {variant.label()}", shown, "gain"))
+    return lines
 
 
-def _table(ours: Rows, theirs: Rows) -> str:
-    budgets = sorted({row["budget"] for row in ours or theirs})
-    times = {row["budget"]: row.get("budget_times_median") for row in ours}
-    head = "".join(f'<th scope="col">{budget:,g}{_times(times.get(budget))}</th>' for budget in budgets)
-    groups = grouped(ours, "accounting")
-    bodies = [_group(some, budgets, _named(accounting, groups)) for (accounting,), some in groups.items()]
-    if theirs:
-        model = theirs[0].get("model")
-        bodies.append(_group(theirs, budgets, f"the paper's, {model}" if ours else "", quiet=bool(ours)))
-    return (
-        f'<div class="scroll"><table><thead><tr><th scope="col">tokens per query</th>{head}</tr></thead>'
-        f"{''.join(bodies)}</table></div>"
-    )
-
-
-def _times(times: float | None) -> str:
-    return f"<small>{times:.2g} ×</small>" if times is not None else ""
-
-
-def _named(accounting: Any, groups: dict[tuple[Any, ...], Any]) -> str:
-    return f"{accounting} accounting" if len(groups) > 1 else ""
-
-
-def _group(rows: Rows, budgets: Sequence[float], title: str, *, quiet: bool = False) -> str:
-    cells = {(row["policy"], row["budget"]): row for row in rows}
-    policies = sorted({row["policy"] for row in rows}, key=order)
-    best = {budget: best_practical(row for row in rows if row["budget"] == budget) for budget in budgets}
-    lines = [
-        _line(look(policy).name, "" if look(policy).practical else "quiet")
-        + "".join(_solved(cells.get((policy, budget)), best[budget]) for budget in budgets)
-        + "</tr>"
-        for policy in policies
-    ]
-    for policy in _GAINS:
-        if policy in policies and "uniform" in policies:
-            gains = "".join(_gain(cells.get((policy, b)), cells.get(("uniform", b))) for b in budgets)
-            lines.append(f"{_line(f'gain of {look(policy).name}', 'gain')}{gains}</tr>")
-    heading = f'<tr class="group"><th scope="rowgroup" colspan="{len(budgets) + 1}">{text(title)}</th></tr>'
-    kind = "quiet" if quiet else ""
-    return f'<tbody class="{kind}">{heading if title else ""}{"".join(lines)}</tbody>'
-
-
-def _line(title: str, kind: str) -> str:
-    return f'<tr class="{kind}"><th scope="row">{text(title)}</th>'
-
-
-def best_practical(rows: Iterable[Row]) -> float | None:
-    """The highest share solved by a policy that knows no answer beforehand."""
-    return max((row["solved"] for row in known(rows, "solved") if look(row["policy"]).practical), default=None)
-
-
-def _solved(row: Row | None, best: float | None) -> str:
+def _correct(row: Row | None, best: float | None) -> Cell:
     if row is None or row.get("solved") is None:
-        return "<td></td>"
-    value = f"{row['solved']:.1f}"
-    if best is not None and look(row["policy"]).practical and value == f"{best:.1f}":
-        value = f"<b>{value}</b>"
-    return f"<td>{value}{_interval(row.get('ci_low'), row.get('ci_high'))}</td>"
-
-
-def _interval(low: float | None, high: float | None) -> str:
-    told = "" if low is None or high is None else f"<small>{low:.1f} to {high:.1f}</small>"
-    return told.replace("-", "−")
+        return Cell()
+    text = fixed(row["solved"])
+    kind = "best" if best is not None and text == fixed(best) else ""
+    return Cell(text, kind, _interval(row.get("ci_low"), row.get("ci_high")))
 
 
 def gain(row: Row, uniform: Row | None) -> float | None:
-    """Points over uniform: as the row says, else the difference."""
+    """Points over uniform: from the row itself, otherwise the difference."""
     if row.get("gain") is not None:
         return float(row["gain"])
     if uniform is None or uniform.get("solved") is None or row.get("solved") is None:
@@ -123,13 +99,16 @@ def gain(row: Row, uniform: Row | None) -> float | None:
     return float(row["solved"] - uniform["solved"])
 
 
-def _gain(row: Row | None, uniform: Row | None) -> str:
-    """Coloured only where the interval, if there is one, leaves no doubt about the sign."""
+def _gain(row: Row | None, uniform: Row | None) -> Cell:
+    """Coloured only where the interval, if there is one, excludes zero."""
     points = None if row is None else gain(row, uniform)
     if row is None or points is None:
-        return "<td></td>"
+        return Cell()
     low, high = row.get("gain_low"), row.get("gain_high")
-    sure = low is None or high is None or low > 0 or high < 0
-    colour = "" if not sure or round(points, 1) == 0 else ' class="up"' if points > 0 else ' class="down"'
-    sign = "+" if round(points, 1) > 0 else "−" if round(points, 1) < 0 else "±"
-    return f"<td{colour}>{sign}{abs(points):.1f}{_interval(low, high)}</td>"
+    certain = low is None or high is None or low > 0 or high < 0
+    kind = "" if not certain or round(points, 1) == 0 else "up" if points > 0 else "down"
+    return Cell(signed(points), kind, _interval(low, high))
+
+
+def _interval(low: Any, high: Any) -> str:
+    return "" if low is None or high is None else f"{fixed(low)} to {fixed(high)}"

@@ -1,7 +1,7 @@
-"""The figures of a reproduction: rows of results in, pictures out.
+"""The figures of a reproduction: rows of results in, plots out.
 
-`FIGURES` has one for every table of rows that can be seen as a picture. Shares are in percent, budgets in
-tokens per query.
+`FIGURES` has one for every table of rows that can be drawn. Percentages are of the queries, budgets in tokens
+per query.
 """
 
 from __future__ import annotations
@@ -9,49 +9,38 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from shadowprice.lab.compare import Row
-from shadowprice.report import dotplots, lineplots
-from shadowprice.report.panels import Panel, whole, write_figure
-from shadowprice.report.rows import Rows, grouped, printable
-from shadowprice.report.style import drawing
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from shadowprice.report import line_plots, point_plots
+from shadowprice.report.plot import Plot, write_figure
+from shadowprice.report.rows import Rows, from_paper, grouped, printable
 
 
 @dataclass(frozen=True)
-class Picture:
+class FigureSpec:
     title: str
     caption: str
-    panels: Callable[[Rows], list[Panel]]
-
-
-def figure(name: str, rows: Rows) -> Figure:
-    """The figure of a table; to be saved inside `style.drawing`."""
-    with drawing():
-        return whole(FIGURES[name].panels(_safe(rows)), FIGURES[name].title)
+    plots: Callable[[Rows], list[Plot]]
 
 
 def write_figures(rows: Rows, folder: Path) -> list[Path]:
     """Every figure that the rows allow, as SVG and PNG; returns the SVG files."""
     written = []
-    for name, panels in drawn(rows).items():
-        write_figure(panels, FIGURES[name].title, folder / name)
+    for name, plots in drawn(rows).items():
+        write_figure(plots, FIGURES[name].title, folder / name)
         written.append(folder / f"{name}.svg")
     return written
 
 
-def drawn(rows: Rows) -> dict[str, list[Panel]]:
-    """The panels of every figure that has something to show."""
-    tables = grouped(_safe(row for row in rows if row.get("source") != "paper"), "table")
-    found = {name: picture.panels(tables[(name,)]) for name, picture in FIGURES.items() if (name,) in tables}
-    return {name: panels for name, panels in found.items() if panels}
+def drawn(rows: Rows) -> dict[str, list[Plot]]:
+    """The plots of every figure that has something to show."""
+    tables = grouped(_drawable(row for row in rows if not from_paper(row)), "table")
+    found = {name: figure.plots(tables[(name,)]) for name, figure in FIGURES.items() if (name,) in tables}
+    return {name: plots for name, plots in found.items() if plots}
 
 
-def _safe(rows: Iterable[Row]) -> list[Row]:
-    """Rows whose names can be drawn: in one line, and with nothing in them that no font has."""
+def _drawable(rows: Iterable[Row]) -> list[Row]:
+    """Rows whose text is on one line and printable."""
     return [
         {name: " ".join(printable(value).split()) if isinstance(value, str) else value for name, value in row.items()}
         for row in rows
@@ -59,95 +48,94 @@ def _safe(rows: Iterable[Row]) -> list[Row]:
 
 
 FIGURES = {
-    "frontier": Picture(
-        "Solved against tokens spent",
+    "frontier": FigureSpec(
+        "Correct answers against tokens spent",
         "Higher and further left is better. The oracle knows every length beforehand, the clairvoyant also which "
-        "answers are right; neither can be had. Bands are 95% intervals.",
-        lineplots.frontier,
+        "answers are correct; neither can be run. Bands are 95% intervals.",
+        line_plots.frontier,
     ),
-    "main": Picture(
-        "Solved against the budget",
-        "One budget for all queries of a stream, reserved in full. Bands are 95% intervals.",
-        lineplots.main,
+    "main": FigureSpec(
+        "Correct answers against the budget",
+        "One budget for all queries of a stream, in reserved accounting. Bands are 95% intervals.",
+        line_plots.main,
     ),
-    "phase_transition": Picture(
-        "Phase transition: solved and abandoned against the budget",
-        "When tokens are scarce CLEAR abandons the long queries; the larger the budget, the fewer are left out.",
-        lineplots.phase_transition,
+    "phase_transition": FigureSpec(
+        "Phase transition: correct and declined against the budget",
+        "When tokens are scarce CLEAR declines the long queries; the larger the budget, the fewer it declines.",
+        line_plots.phase_transition,
     ),
-    "s_curve": Picture(
-        "The S-curve: solved against the limit of every answer",
-        "The paper's three phases: strict, where nothing is solved; surge; and ample, where more tokens bring little.",
-        lineplots.s_curve,
+    "s_curve": FigureSpec(
+        "The S-curve: correct answers against one limit for all",
+        "The paper's three phases: strict, where nothing is correct; surge; and ample, where more tokens add little.",
+        line_plots.s_curve,
     ),
-    "curves": Picture(
-        "The utility curves: surge, tent and parabola",
-        "What a grant is worth to one query, whose forecast (dotted) is the median one, at a budget of twice the mean "
-        "forecast. Below the forecast nothing is gained; all three have their peak at the same place, and nobody buys "
-        "more than that.",
-        lineplots.curves,
+    "curves": FigureSpec(
+        "The utility curves: surge, triangular and quadratic",
+        "What a grant is worth to one query with the median forecast (dotted), at a budget of twice the mean forecast. "
+        "Below the forecast a grant is worth nothing. All three curves peak at the same grant, and no query buys more "
+        "than that.",
+        line_plots.curves,
     ),
-    "rollouts": Picture(
+    "rollouts": FigureSpec(
         "Rollouts and the latent utility fitted to them",
-        "Several answers to the same question by their length: how many there are, how many are right, and the "
-        "paper's utility curve fitted to the right ones.",
-        dotplots.rollouts,
+        "Several answers to the same question by length: all of them, the correct ones, and the paper's utility curve "
+        "fitted to the correct ones.",
+        point_plots.rollouts,
     ),
-    "stream_lengths": Picture(
+    "stream_lengths": FigureSpec(
         "Lengths of the answers in each stream",
-        "True lengths of the answers drawn, by tier; the last bar holds all that are longer.",
-        dotplots.stream_lengths,
+        "True lengths of the sampled answers, by tier; the last bar contains all longer ones.",
+        point_plots.stream_lengths,
     ),
-    "predictor": Picture(
+    "predictor": FigureSpec(
         "Forecast and true length",
-        "On the dashed line the forecast is right. CLEAR lives on the order of the forecasts, not on their level.",
-        dotplots.predictor,
+        "On the dashed line the forecast is exact. CLEAR depends on the order of the forecasts, not on their level.",
+        point_plots.predictor,
     ),
-    "second_predictor": Picture(
+    "second_predictor": FigureSpec(
         "Forecast and true length, second model",
-        "The same for the other model that is compared: on the dashed line the forecast is right.",
-        dotplots.predictor,
+        "The same for the second model: on the dashed line the forecast is exact.",
+        point_plots.predictor,
     ),
-    "calibration": Picture(
+    "calibration": FigureSpec(
         "Calibration of the forecasts",
-        "How often answers were right where such a chance was forecast, and how many lengths fell into the intervals "
-        "forecast. On the dashed line the forecast can be believed.",
-        dotplots.calibration,
+        "How often answers were correct for a given forecast chance, and how many lengths fell into the forecast "
+        "intervals. On the dashed line the forecast is calibrated.",
+        point_plots.calibration,
     ),
-    "allocations": Picture(
-        "Who gets what, scarce and ample",
+    "allocations": FigureSpec(
+        "Allocations, scarce and ample",
         "Each point is a query; in brackets the budget, tokens per query. Above the dashed line a grant reaches the "
         "end of the answer.",
-        dotplots.allocations,
+        point_plots.allocations,
     ),
-    "beta": Picture(
+    "beta": FigureSpec(
         "Sensitivity to the decay rate beta",
-        "Fixed values of beta against the one CLEAR computes from the budget, starred. Where tokens are scarce that is "
-        "a million per token: such a star stands at the right edge.",
-        lineplots.beta,
+        "Fixed values of beta against the one CLEAR computes from the budget (star). Where tokens are scarce that is "
+        "a million per token: such a star is drawn at the right edge.",
+        line_plots.beta,
     ),
-    "alpha": Picture(
+    "alpha": FigureSpec(
         "Scale of the initial velocity alpha",
         "Multiplying alpha multiplies the price and changes no grant.",
-        lineplots.alpha,
+        line_plots.alpha,
     ),
-    "noise": Picture(
+    "noise": FigureSpec(
         "Robustness to noise in the forecast",
         "Every forecast is multiplied by log-normal noise; many draws. Bands are 95% intervals.",
-        lineplots.noise,
+        line_plots.noise,
     ),
-    "index": Picture(
-        "Metered: age against index",
-        "How likely the next tokens of a query are to bring a right answer, per token they are expected to take, as "
-        "forecast before the run; five queries of the stream, named by the length and the chance to be right that are "
-        "forecast. Whose index is highest generates next. A query that has not ended is left at the cross, where its "
-        "index falls below the price (dashed); one whose index starts below it is not begun, even if it would rise "
-        "later.",
-        lineplots.index,
+    "index": FigureSpec(
+        "Metered accounting: index against age",
+        "The chance that the next tokens of a query bring a correct answer, per token they are expected to take, as "
+        "forecast before the run. Five queries of the stream, named by their forecast length and chance. The query "
+        "with the highest index generates next. A query stops at the cross, where its index falls below the price "
+        "(dashed); one whose index starts below the price never starts, even if it would rise later.",
+        line_plots.index,
     ),
-    "waterfall": Picture(
+    "waterfall": FigureSpec(
         "Where the budget went",
-        "From the budget down to the tokens that bought right answers.",
-        dotplots.waterfalls,
+        "From the budget to the tokens of correct answers.",
+        point_plots.waterfalls,
     ),
 }

@@ -1,4 +1,4 @@
-"""Rows of results, as plain dicts: by group, and those that have what is asked for."""
+"""Rows of results, as plain dicts: grouping, filtering and text that can be shown."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from shadowprice.lab.compare import Row
 
 Rows: TypeAlias = Sequence[Row]
 
-
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
 def printable(text: str) -> str:
-    """The text, with a mark in the place of what neither a page nor a picture can hold."""
+    """The text, with a replacement character for whatever neither HTML nor SVG can contain."""
     return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
@@ -28,21 +27,25 @@ def grouped(rows: Iterable[Row], *fields: str) -> dict[tuple[Any, ...], list[Row
 
 
 def known(rows: Iterable[Row], *fields: str) -> list[Row]:
-    """Those rows that have a value in all of the fields."""
+    """The rows that have a value in all of the fields."""
     return [row for row in rows if all(row.get(field) is not None for field in fields)]
 
 
+def from_paper(row: Row) -> bool:
+    return row.get("source") == "paper"
+
+
 def words(name: Any) -> str:
-    """`mostly-easy` as it stands in a title."""
+    """`queries_are_of` as words."""
     return str(name).replace("_", " ")
 
 
-def short(text: Any, most: int = 34) -> str:
+def shorten(text: Any, limit: int = 34) -> str:
     text = str(text)
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
-def at(stream: Any, budget: Any) -> str:
-    """`balanced, 256 tokens per query`, or as much of it as there is."""
+def describe(stream: Any, budget: Any) -> str:
+    """`balanced, 256 tokens per query`, or as much of it as is known."""
     parts = [words(stream)] if stream else []
     return ", ".join(parts + ([f"{budget:,g} tokens per query"] if budget is not None else []))

@@ -5,32 +5,26 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from shadowprice.errors import MissingExtra
+from shadowprice.report.labels import Variant
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Okabe and Ito's colours, told apart by people who see colours differently. In a page each becomes the
-# variable of its name, so that the page can lighten it on a dark background.
+# Okabe and Ito's colours, safe for colour-blind readers. In a page each becomes a CSS variable of the same
+# name, so that the page can lighten it on a dark background.
 INK, MUTED, RULE = "#1f2328", "#6b7178", "#dcdfe3"
 BLUE, VERMILLION, GREEN, SKY, PURPLE, ORANGE, GREY = (
     "#0072b2", "#d55e00", "#009e73", "#56b4e9", "#cc79a7", "#e69f00", "#80858b",
 )  # fmt: skip
 VARIABLES = {
-    INK: "currentColor",
-    MUTED: "var(--muted)",
-    RULE: "var(--rule)",
-    BLUE: "var(--blue)",
-    VERMILLION: "var(--vermillion)",
-    GREEN: "var(--green)",
-    SKY: "var(--sky)",
-    PURPLE: "var(--purple)",
-    ORANGE: "var(--orange)",
+    INK: "currentColor", MUTED: "var(--muted)", RULE: "var(--rule)", BLUE: "var(--blue)", SKY: "var(--sky)",
+    VERMILLION: "var(--vermillion)", GREEN: "var(--green)", PURPLE: "var(--purple)", ORANGE: "var(--orange)",
     GREY: "var(--grey)",
-}
+}  # fmt: skip
 CYCLE = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, GREY, INK)
 DASHES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v")
@@ -38,55 +32,44 @@ MARKERS = ("o", "s", "^", "D", "v")
 
 @dataclass(frozen=True)
 class Look:
-    label: str
     colour: str
     dash: str = "-"
     marker: str = "o"
-    practical: bool = True  # could be used: it knows no answer beforehand
-    short: str = ""  # where there is little room
-
-    @property
-    def name(self) -> str:
-        return self.short or self.label
 
 
 POLICIES = {
-    "uniform": Look("uniform", GREY, "--", "s"),
-    "proportional": Look("proportional", ORANGE, ":", "v"),
-    "tale": Look("TALE-EP", PURPLE, ":", "v"),
-    "heuristic": Look("CLEAR (heuristic)", SKY, "--", "^", short="heuristic"),
-    "auction": Look("CLEAR (auction)", PURPLE, "--", "D", short="auction"),
-    "clear": Look("CLEAR", BLUE),
-    "triangular": Look("CLEAR, triangular", SKY, "-.", "^", short="triangular"),
-    "quadratic": Look("CLEAR, quadratic", ORANGE, "-.", "D", short="quadratic"),
-    "expected": Look("expected", GREEN),
-    "metered": Look("metered index", VERMILLION),
-    "oracle": Look("oracle (true lengths)", INK, ":", "", practical=False, short="oracle"),
-    "clairvoyant": Look("clairvoyant bound", INK, "-.", "", practical=False, short="clairvoyant"),
+    "uniform": Look(GREY, "--", "s"),
+    "proportional": Look(ORANGE, ":", "v"),
+    "tale": Look(PURPLE, ":", "v"),
+    "heuristic": Look(SKY, "--", "^"),
+    "auction": Look(PURPLE, "--", "D"),
+    "clear": Look(BLUE),
+    "triangular": Look(SKY, "-.", "^"),
+    "quadratic": Look(ORANGE, "-.", "D"),
+    "expected": Look(GREEN),
+    "index": Look(VERMILLION),
+    "oracle": Look(INK, ":", ""),
+    "clairvoyant": Look(INK, "-.", ""),
 }
 
 
-def look(policy: str) -> Look:
-    return POLICIES.get(policy, Look(policy, MUTED, "-.", "D"))
+def look(variant: Variant) -> Look:
+    """A reclaiming policy has its own marker."""
+    found = POLICIES.get(variant.policy, Look(MUTED, "-.", "D"))
+    return replace(found, marker="P") if variant.reclaim else found
 
 
 def nth(number: int) -> Look:
-    """The look of the n-th of things that have no name of their own: colour, dash and marker all differ."""
-    return Look("", CYCLE[number % 8], DASHES[number % 4], MARKERS[number % 5])
+    """The look of the n-th of several unnamed things: colour, dash and marker all differ."""
+    return Look(CYCLE[number % 8], DASHES[number % 4], MARKERS[number % 5])
 
 
-def order(policy: str) -> tuple[int, str]:
-    """Sorts policies as they are listed above, others after them."""
-    known = list(POLICIES)
-    return (known.index(policy) if policy in known else len(known)), policy
-
-
-_SETTINGS: Any = {  # Matplotlib's own type lists every name there is
+_SETTINGS: Any = {  # Matplotlib's own type is a Literal of every setting
     "svg.fonttype": "none",  # text stays text: small, searchable, in the reader's font
-    "svg.hashsalt": "shadowprice",  # the same picture gives the same file
-    "text.parse_math": False,  # names of data sets may hold dollar signs
+    "svg.hashsalt": "shadowprice",  # the same figure gives the same file
+    "text.parse_math": False,  # names of datasets may contain dollar signs
     "font.family": ["sans-serif"],
-    "font.sans-serif": ["DejaVu Sans"],  # comes with Matplotlib, and is wider than most: no other font overlaps
+    "font.sans-serif": ["DejaVu Sans"],  # ships with Matplotlib; wider than most, so that other fonts fit too
     "font.size": 9,
     "axes.titlesize": 9.5,
     "axes.titlelocation": "left",
@@ -117,18 +100,18 @@ _SETTINGS: Any = {  # Matplotlib's own type lists every name there is
 
 @contextmanager
 def drawing() -> Iterator[None]:
-    """Inside, Matplotlib draws in our style; outside, nothing has changed."""
+    """Matplotlib draws in our style inside this context; its global settings stay as they were."""
     try:
         import matplotlib as mpl
     except ImportError:
-        raise MissingExtra("plots", "drawing figures") from None
+        raise MissingExtra("report", "drawing figures") from None
     with mpl.rc_context(_SETTINGS), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # the reader's fonts may have it
         yield
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty figure, in inches; to be called and saved inside `drawing`."""
+    """An empty figure, in inches; create and save it inside `drawing`."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")

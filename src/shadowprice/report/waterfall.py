@@ -1,4 +1,4 @@
-"""Waterfalls: where a budget of tokens went, part by part."""
+"""Waterfall plots: where a budget of tokens went, part by part."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-_COLOURS = {"total": (GREY, 0.75), "back": (GREY, 0.4), "lost": (VERMILLION, 0.7), "good": (BLUE, 1.0)}
+_COLOURS = {"total": (GREY, 0.75), "returned": (GREY, 0.4), "lost": (VERMILLION, 0.7), "useful": (BLUE, 1.0)}
 
 
 @dataclass(frozen=True)
 class Step:
-    """A bar of a waterfall: the total, then parts that are taken away from what is left of it.
+    """A bar of a waterfall: the total, then the parts that are subtracted from it one by one.
 
-    A part is lost, came back (nobody used it), or is the good that remains in the end.
+    A part was returned (not used), lost (used for nothing), or is the useful rest.
     """
 
     label: str
     tokens: float
-    kind: str = "lost"  # total, back, lost, good
+    kind: str = "lost"  # total, returned, lost, useful
 
 
 def waterfall(steps: Sequence[Step], axes: Axes) -> None:
-    """Bars from top to bottom; each part ends where what is left after it begins."""
+    """Bars from top to bottom; each part starts where the one before it ended."""
     left, most = 0.0, max((step.tokens for step in steps), default=0) or 1
     for place, step in enumerate(steps):
-        end = step.tokens if step.kind in ("total", "good") else left
+        end = step.tokens if step.kind in ("total", "useful") else left
         left = end if step.kind == "total" else end - step.tokens
         colour, alpha = _COLOURS[step.kind]
         axes.barh(place, step.tokens, left=end - step.tokens, height=0.62, color=colour, alpha=alpha)
@@ -46,14 +46,14 @@ def waterfall(steps: Sequence[Step], axes: Axes) -> None:
 
 
 def waterfall_steps(row: Mapping[str, Any]) -> list[Step]:
-    """From the budget to the tokens that bought right answers."""
+    """From the budget to the tokens of correct answers."""
     unused = max(0, row["tokens"] - row["right"] - row["wrong"] - row["truncated"])
     idle = min(unused, row.get("unused") or 0)
     return [
         Step("budget", row["tokens"], "total"),
-        Step("never spent", unused - idle, "back"),
-        Step("granted, not used", idle, "back"),
-        Step("cut off: no answer", row["truncated"]),
+        Step("never spent", unused - idle, "returned"),
+        Step("granted, not used", idle, "returned"),
+        Step("truncated answers", row["truncated"]),
         Step("wrong answers", row["wrong"]),
-        Step("right answers", row["right"], "good"),
+        Step("correct answers", row["right"], "useful"),
     ]

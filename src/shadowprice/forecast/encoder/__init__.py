@@ -16,12 +16,14 @@ from scipy.special import expit, log_ndtr
 
 from shadowprice.arrays import Array
 from shadowprice.errors import InputError
+from shadowprice.forecast.base import Forecaster
 from shadowprice.forecast.calibration import Calibration
-from shadowprice.forecast.encoder.network import Network, quiet
+from shadowprice.forecast.encoder.network import Network
 from shadowprice.forecast.encoder.training import HEADS, Epoch, Example, Recipe, examples, per_question, seeded, train
 from shadowprice.forecast.folder import description, written
+from shadowprice.forecast.huggingface import quiet
 from shadowprice.forecast.splits import folds, questions_of
-from shadowprice.types import Forecast, Request, Trace
+from shadowprice.types import Forecast, Trace
 
 _FEWEST = 10
 _FOLDS = 10  # of the questions; one is held out
@@ -29,40 +31,37 @@ _SPREADS = (0.05, 3.0)
 
 
 @dataclass(frozen=True)
-class _Learnt:
-    """A network that forecasts (log length - mean) / scale, and what held-out questions and grades tell for all.
-
-    `spread` multiplies what the network's head says, which is too sure of what it has learnt by heart; where there is
-    no head it is the spread itself.
-    """
+class _Fitted:
+    """A trained network, and the numbers that turn its outputs into a forecast."""
 
     network: Network
-    mean: float
+    mean: float  # the first output is (log length - mean) / scale
     scale: float
-    spread: float
-    solve: float
+    spread: float  # found on held-out questions: a factor on the output of the head, which is too sure of what it was
+    # trained on; without that head, the spread itself
+    solve: float  # the share of correct answers, for a network without that head
 
     def log_lengths(self, outputs: Array) -> Array:
         return outputs[:, 0] * self.scale + self.mean
 
 
-class Encoder:
+class EncoderForecaster(Forecaster):
     """A fine-tuned encoder. The defaults are the paper's.
 
-    base          a name of the Hugging Face hub, or a folder with an encoder and its tokenizer
-    heads         what to forecast for each query beside its length: any of `spread`, `success`. What is left out is
-                  one for all: the spread found on held-out questions, and the share of right answers
-    max_length    tokens kept of a question: its last ones
-    patience      stop after so many epochs in which the loss on held-out questions did not fall, and keep the best
-                  epoch; None: all epochs, and the last is kept
-    per_question  learn from the mean over the answers to a question: faster where there are many
-    checkpoints   a folder for the state after each epoch; `resume` goes on from the last one there
-    progress      is told, in a line, what takes time and how each epoch went
+    base          a name on the Hugging Face hub, or a folder with an encoder and its tokenizer
+    heads         what to forecast for each request besides its length: any of `spread`, `success`. Without a head
+                  it is one number for all: the spread found on held-out questions, the share of correct answers
+    max_length    the last so many tokens of a question are read
+    patience      stop after so many epochs in which the loss on held-out questions did not fall, and use the best
+                  epoch; None: all epochs, and the last is used
+    per_question  train on the mean of the answers to each question: faster where there are many
+    checkpoints   a folder for the state after each epoch; `resume` continues from the last one there
+    progress      called with a line about each step that takes time, and about each epoch
 
     Truncated traces are censored: their error counts only as far as a forecast is below the recorded length.
     With the head for the spread the loss is the likelihood of a log-normal length, else the squared error of the log.
 
-    After `fit`, `history` has the loss of each epoch, on what was learnt and on held-out questions.
+    After `fit`, `history` has the loss of each epoch, on the training questions and on held-out ones.
     """
 
     def __init__(
@@ -83,23 +82,23 @@ class Encoder:
         progress: Callable[[str], None] | None = None,
     ) -> None:
         if unknown := set(heads) - set(HEADS):
-            raise InputError(f"no such head: {min(unknown)}", fix=f"give any of {', '.join(HEADS)}")
+            raise InputError(f"unknown head {min(unknown)!r}", fix=f"give any of {', '.join(HEADS)}")
         if per_question and "spread" in heads:
             raise InputError("a mean over answers does not show their spread", fix="leave out the head or per_question")
         if min(epochs, batch, max_length - 7, patience or 1) < 1 or not learning_rate > 0 or not weight_decay >= 0:
-            raise InputError("epochs, batch and patience start at 1, max_length at 8, learning_rate above 0")
+            raise InputError("epochs, batch and patience must be >= 1, max_length >= 8, learning_rate > 0")
         if not 0 <= seed < 2**32:
-            raise InputError(f"seed {seed}", fix="give one from 0 to 4,294,967,295")
+            raise InputError(f"invalid seed {seed}", fix="give one from 0 to 4,294,967,295")
         self.base, self.max_length, self.per_question = os.fspath(base), max_length, per_question
         self.heads = tuple(head for head in HEADS if head in heads)
         self.recipe = Recipe(epochs, batch, learning_rate, weight_decay, patience, seed)
         self.checkpoints, self.resume, self.progress = checkpoints, resume, progress
         self.history: list[Epoch] = []
         self.calibration: Calibration | None = None
-        self._learnt: _Learnt | None = None
+        self._fitted: _Fitted | None = None
 
     def fit(self, traces: Sequence[Trace], validation: Sequence[Trace] | None = None) -> Self:
-        """`validation` is what is held out; None: the traces of a tenth of the questions."""
+        """`validation` are the held-out traces; None: those of a tenth of the questions."""
         if validation is None:
             held = folds(questions_of(traces), _FOLDS, self.recipe.seed) == 0
             validation = [trace for trace, out in zip(traces, held, strict=True) if out]
@@ -110,9 +109,9 @@ class Encoder:
                 f"{len(learning)} traces to learn from and {len(held_out)} held out are too few",
                 fix="give a dozen or more, of several questions",
             )
-        graded = [example.success for example in learning if not math.isnan(example.success)]
+        graded = [example.correct for example in learning if not math.isnan(example.correct)]
         if "success" in self.heads and not graded:
-            raise InputError("no trace says if its answer was right", fix="grade them, or leave out the head success")
+            raise InputError("no trace is graded", fix="grade the traces, or leave out the head success")
         lengths = [example.length for example in learning]
         mean, scale = float(np.mean(lengths)), float(np.std(lengths)) or 1.0
 
@@ -134,41 +133,41 @@ class Encoder:
                 resume=self.resume,
                 progress=self.progress,
             )
-        self._learnt = _Learnt(network, mean, scale, spread=1.0, solve=float(np.mean(graded)) if graded else 1.0)
-        found = self._forecast([example.text for example in held_out])
-        missed = (np.array([example.length for example in held_out]) - np.log(found.tokens)) / found.spread
-        spread = _spread(missed, np.array([example.truncated for example in held_out]))
-        self._learnt, self.history, self.calibration = replace(self._learnt, spread=spread), history, None
+        self._fitted = _Fitted(network, mean, scale, spread=1.0, solve=float(np.mean(graded)) if graded else 1.0)
+        found = self._uncalibrated([example.text for example in held_out])
+        errors = (np.array([example.length for example in held_out]) - np.log(found.tokens)) / found.spread
+        spread = _spread(errors, np.array([example.truncated for example in held_out]))
+        self._fitted, self.history, self.calibration = replace(self._fitted, spread=spread), history, None
         return self
 
     def adapt(self, traces: Sequence[Trace]) -> Self:
-        kept = [trace for trace in traces if trace.tokens > 0]
+        used = [trace for trace in traces if trace.tokens > 0]
         adapted = copy.copy(self)
-        adapted.calibration = Calibration.fit(self._forecast([trace.prompt for trace in kept]), kept)
+        adapted.calibration = Calibration.fit(self._uncalibrated([trace.prompt for trace in used]), used)
         return adapted
 
-    def predict(self, queries: Sequence[Request]) -> Forecast:
-        forecast = self._forecast([query.text for query in queries])
+    def _predict(self, texts: Sequence[str]) -> Forecast:
+        forecast = self._uncalibrated(texts)
         return forecast if self.calibration is None else self.calibration.apply(forecast)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        learnt = self._trained()
+        fitted = self._trained()
         settings = {"base": self.base, "heads": self.heads, "max_length": self.max_length}
         about = {
             "settings": {**settings, "per_question": self.per_question, **asdict(self.recipe)},
-            "network": {"padding": learnt.network.padding, "max_length": learnt.network.max_length},
-            "learnt": {name: getattr(learnt, name) for name in ("mean", "scale", "spread", "solve")},
+            "network": {"padding": fitted.network.padding, "max_length": fitted.network.max_length},
+            "learnt": {name: getattr(fitted, name) for name in ("mean", "scale", "spread", "solve")},
             "history": [asdict(epoch) for epoch in self.history],
             "calibration": self.calibration and self.calibration.to_dict(),
         }
         with written(folder, "encoder", about) as fresh:
-            learnt.network.save(fresh)
+            fitted.network.save(fresh)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Self:
         kind, about = description(folder)
         if kind != "encoder":
-            raise InputError(f"a forecaster of another kind: {kind}", path=folder, fix="load it as what it is")
+            raise InputError(f"a forecaster of kind {kind!r}", path=folder, fix="use shadowprice.forecast.load")
         try:
             found = cls(**about["settings"])
             found.history = [Epoch(**epoch) for epoch in about["history"]]
@@ -179,34 +178,37 @@ class Encoder:
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"damaged: {error}", path=folder, fix="train it again") from None
         with quiet():
-            found._learnt = _Learnt(Network.load(folder, **shape), **numbers)
+            found._fitted = _Fitted(Network.load(folder, **shape), **numbers)
         return found
 
-    def _trained(self) -> _Learnt:
-        if self._learnt is None:
-            raise InputError("this encoder has learnt nothing yet", fix="fit it, or load one")
-        return self._learnt
+    def _trained(self) -> _Fitted:
+        if self._fitted is None:
+            raise InputError("the forecaster is not trained", fix="call fit, or load one that is")
+        return self._fitted
 
-    def _forecast(self, texts: Sequence[str]) -> Forecast:
-        learnt = self._trained()
-        outputs = learnt.network.outputs(texts, self.recipe.batch)
+    def _uncalibrated(self, texts: Sequence[str]) -> Forecast:
+        fitted = self._trained()
+        outputs = fitted.network.outputs(texts, self.recipe.batch)
         if not np.isfinite(outputs).all():
             raise InputError("the training diverged", fix="lower the learning rate")
         column = {head: outputs[:, i] for i, head in enumerate(self.heads, start=1)}
-        spread: Array | float = learnt.spread
-        solve: Array | float = learnt.solve
+        spread: Array | float = fitted.spread
+        solve: Array | float = fitted.solve
         if "spread" in column:
-            spread = np.clip(np.exp(np.clip(column["spread"], -10.0, 10.0)) * learnt.scale * spread, *_SPREADS)
+            spread = np.clip(np.exp(np.clip(column["spread"], -10.0, 10.0)) * fitted.scale * spread, *_SPREADS)
         if "success" in column:
             solve = np.clip(expit(column["success"]), 0.01, 0.99)
-        return Forecast(np.exp(np.clip(learnt.log_lengths(outputs), 0.0, 15.0)), spread, solve)
+        return Forecast(np.exp(np.clip(fitted.log_lengths(outputs), 0.0, 15.0)), spread, solve)
 
 
-def _spread(missed: Array, truncated: NDArray[np.bool_]) -> float:
-    """The spread under which these errors of the log length are likeliest; of truncated ones a bound is known."""
+def _spread(errors: Array, truncated: NDArray[np.bool_]) -> float:
+    """The spread under which these errors of the log length are likeliest; those of truncated answers are bounds."""
 
-    def unlikely(log_spread: float) -> float:
-        z = missed / np.exp(log_spread)
+    def negative_log_likelihood(log_spread: float) -> float:
+        z = errors / np.exp(log_spread)
         return float(np.where(truncated, -log_ndtr(-z), z**2 / 2 + log_spread).sum())
 
-    return float(np.exp(minimize_scalar(unlikely, bounds=np.log(_SPREADS), method="bounded").x))
+    return float(np.exp(minimize_scalar(negative_log_likelihood, bounds=np.log(_SPREADS), method="bounded").x))
+
+
+Encoder = EncoderForecaster  # the earlier name, until all callers use the new one

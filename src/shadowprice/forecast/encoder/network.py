@@ -1,16 +1,14 @@
-"""A transformer with numbers for a head: where it comes from, what it says of texts, how it is kept.
+"""A transformer whose head gives numbers: loading a base, running it on texts, saving it.
 
-Kept are a configuration, plain weights (safetensors) and a tokenizer, and they are read by hand: the loaders of
+A configuration, plain weights (safetensors) and a tokenizer are saved, and they are read by hand: the loaders of
 transformers would follow a configuration to other files, to packages and to the network.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
-import logging
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -28,13 +26,13 @@ except ImportError:
     raise MissingExtra("encoder", "the encoder forecaster") from None
 
 _CONFIGURATION, _WEIGHTS, _TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
-_CHARACTERS = 32  # per token, at most: what stands further to the left is not even looked at
+_CHARACTERS = 32  # per token, at most: text further to the left is not tokenized
 
 
 class Network:
     """Texts to rows of numbers, `width` each.
 
-    max_length  tokens kept of a text, its last ones; lowered to what the transformer can read
+    max_length  the last so many tokens of a text are read; lowered to what the transformer can read
     """
 
     def __init__(self, model: Any, tokenizer: tokenizers.Tokenizer, padding: int, max_length: int) -> None:
@@ -44,7 +42,7 @@ class Network:
 
     @classmethod
     def from_base(cls, base: str, width: int, max_length: int) -> Self:
-        """A pretrained transformer, by the name of the hub or a folder, with a fresh head."""
+        """A pretrained transformer with a new head; `base` is a name on the Hugging Face hub or a folder."""
         if (os.path.isabs(base) or base.startswith(".")) and not os.path.isdir(base):
             raise InputError("no such folder", path=base, fix=_FIX)
         try:
@@ -52,11 +50,11 @@ class Network:
             model = transformers.AutoModelForSequenceClassification.from_pretrained(
                 base,
                 num_labels=width,
-                ignore_mismatched_sizes=True,  # it may have had another head
+                ignore_mismatched_sizes=True,  # the base may have another head
                 dtype=torch.float32,
                 trust_remote_code=False,
             )
-        except Exception as error:  # whatever is wrong with it, in the words of half a dozen libraries
+        except Exception as error:  # half a dozen libraries fail in their own ways
             raise InputError(f"the encoder {base!r} cannot be loaded: {_first_line(error)}", fix=_FIX) from None
         if not getattr(tokenizer, "is_fast", False) or tokenizer.pad_token_id is None:
             raise InputError(f"{base!r} has no fast tokenizer with a padding token", fix=_FIX)
@@ -64,7 +62,7 @@ class Network:
         return cls(model, tokenizer.backend_tokenizer, tokenizer.pad_token_id, min(max_length, readable))
 
     def pieces(self, texts: Sequence[str]) -> list[list[int]]:
-        """The texts as numbers of the vocabulary, cut on the left."""
+        """The token ids of the texts, cut on the left."""
         # Lone surrogates, which no tokenizer takes, become question marks.
         ends = [text[-_CHARACTERS * self.max_length :].encode(errors="replace").decode() for text in texts]
         return [found.ids or [self.padding] for found in self.tokenizer.encode_batch(ends)]
@@ -77,7 +75,7 @@ class Network:
         return {"input_ids": ids, "attention_mask": mask}
 
     def outputs(self, texts: Sequence[str], batch: int) -> Array:
-        """A row per text. Texts of like length go together, so that little is computed for padding."""
+        """A row per text. Texts of similar length are batched together, so that little is computed for padding."""
         pieces = self.pieces(texts)
         order = np.argsort([len(row) for row in pieces], kind="stable")
         found = np.zeros((len(texts), self.model.config.num_labels))
@@ -101,23 +99,23 @@ class Network:
             record = _plain(json.loads(Path(folder, _CONFIGURATION).read_text()))
             configuration = transformers.AutoConfig.for_model(record.pop("model_type"), **record)
             weights = load_file(Path(folder, _WEIGHTS))
-            with torch.device("meta"):  # no memory is given to a configuration that is not that of the weights
+            with torch.device("meta"):  # a forged configuration gets no memory before its shapes are checked
                 shapes = _shapes(_model_of(configuration).state_dict())
             if shapes != _shapes(weights):
-                raise ValueError("the weights are not those of the configuration")
+                raise ValueError("the weights do not fit the configuration")
             model = _model_of(configuration)
             model.load_state_dict(weights)
             return cls(model, tokenizers.Tokenizer.from_file(str(Path(folder, _TOKENIZER))), padding, max_length)
-        except Exception as error:  # tokenizers raises nothing more special
+        except Exception as error:  # tokenizers raises bare exceptions
             raise InputError(f"damaged: {_first_line(error)}", path=folder, fix="train it again") from None
 
 
-_FIX = "name a folder that holds an encoder, or one of the hub and be connected"
+_FIX = "give a folder with an encoder, or a name on the Hugging Face hub with a network connection"
 _CODE = {"auto_map", "attn_implementation", "experts_implementation", "quantization_config", "custom_pipelines"}
 
 
 def _plain(configuration: dict[str, Any]) -> dict[str, Any]:
-    """Without what names code: files to import, kernels to fetch, packages to call."""
+    """Without the entries that name code: files to import, kernels to fetch, packages to call."""
     return {name: value for name, value in configuration.items() if not name.startswith("_") and name not in _CODE}
 
 
@@ -136,21 +134,3 @@ def _first_line(error: Exception) -> str:
 
 def device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Without what libraries say to the terminal: whoever calls decides what is told."""
-    bars = transformers.utils.logging
-    loggers = [logging.getLogger(name) for name in ("transformers", "huggingface_hub")]
-    levels, barred = [logger.level for logger in loggers], bars.is_progress_bar_enabled()
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    bars.disable_progress_bar()
-    try:
-        yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
-        if barred:
-            bars.enable_progress_bar()

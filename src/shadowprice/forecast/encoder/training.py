@@ -1,7 +1,7 @@
-"""How an encoder learns: what is asked of it (`losses`), and the Hugging Face Trainer that asks.
+"""How an encoder is trained: the loss (`losses`), and the Hugging Face Trainer that minimises it.
 
-A truncated answer is longer than what was recorded, nobody knows by how much. So it is held against a forecast only
-as far as that is below the record: squared error on one side, or the likelihood of anything longer.
+A truncated answer is longer than what was recorded, by an unknown amount. So it counts against a forecast only as far
+as that is below the record: squared error on one side, or the likelihood of anything longer.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ try:
 except ImportError:
     raise MissingExtra("encoder", "the encoder forecaster") from None
 
-HEADS = ("spread", "success")  # beside the length; their outputs are in this order
+HEADS = ("spread", "success")  # outputs after that of the length, in this order
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """See `Encoder`."""
+    """See `EncoderForecaster`."""
 
     epochs: int
     batch: int
@@ -52,12 +52,12 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Example:
-    """What one answer, or several to one question, says: unknown success is NaN."""
+    """One answer, or the mean of several to one question."""
 
     text: str
     length: float  # log
     truncated: bool
-    success: float
+    correct: float  # NaN: not graded
     weight: float = 1.0
 
 
@@ -67,11 +67,11 @@ class Epoch:
     held_out: float
 
 
-# --- what there is to learn --------------------------------------------------------------------
+# --- examples and losses -----------------------------------------------------------------------
 
 
 def examples(traces: Sequence[Trace]) -> list[Example]:
-    """One per trace that generated anything. Success is as recorded, that of truncated answers too."""
+    """One per trace that generated anything. Grades are taken as recorded, those of truncated answers too."""
     return [
         Example(t.prompt, math.log(t.tokens), t.truncated, math.nan if t.correct is None else float(t.correct))
         for t in traces
@@ -89,20 +89,20 @@ def per_question(each: Sequence[Example]) -> list[Example]:
         answers[key] = answers.get(key, 0) + 1
     merged = []
     for (key, _), group in groups.items():
-        graded = [example.success for example in group if not math.isnan(example.success)]
+        graded = [example.correct for example in group if not math.isnan(example.correct)]
         merged.append(
             replace(
                 group[0],
                 length=float(np.mean([example.length for example in group])),
-                success=float(np.mean(graded)) if graded else math.nan,
+                correct=float(np.mean(graded)) if graded else math.nan,
                 weight=len(group) / answers[key],
             )
         )
     return merged
 
 
-def losses(outputs: Tensor, heads: Sequence[str], length: Tensor, truncated: Tensor, success: Tensor) -> Tensor:
-    """How wrong each row of outputs is. The first is the length, the others those of `heads`, in order."""
+def losses(outputs: Tensor, heads: Sequence[str], length: Tensor, truncated: Tensor, correct: Tensor) -> Tensor:
+    """The loss of each row of outputs: the first column is the length, the others are those of `heads`, in order."""
     short = length - outputs[:, 0]
     column = {head: outputs[:, i] for i, head in enumerate(heads, start=1)}
     if "spread" in column:
@@ -112,20 +112,20 @@ def losses(outputs: Tensor, heads: Sequence[str], length: Tensor, truncated: Ten
     else:
         found = torch.where(truncated, relu(short), short) ** 2
     if "success" in column:
-        graded = ~success.isnan()
+        graded = ~correct.isnan()
         found = found + graded * binary_cross_entropy_with_logits(
-            column["success"], success.nan_to_num(), reduction="none"
+            column["success"], correct.nan_to_num(), reduction="none"
         )
     return found
 
 
-# --- learning it -------------------------------------------------------------------------------
+# --- training ----------------------------------------------------------------------------------
 
 
 def train(
     network: Network,
     heads: Sequence[str],
-    learnt: Sequence[Example],
+    learning: Sequence[Example],
     held_out: Sequence[Example],
     recipe: Recipe,
     *,
@@ -133,13 +133,13 @@ def train(
     resume: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> list[Epoch]:
-    """Trains the network in place. Lengths are to be centred and scaled."""
+    """Trains the network in place, on lengths that are centred and scaled."""
     with contextlib.ExitStack() as stack:
         if checkpoints is None:
             folder, start = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="shadowprice-"))), None
         else:
             folder = Path(checkpoints)
-            start = _last_checkpoint(folder, _fingerprint(learnt, held_out, heads, recipe, network), resume)
+            start = _last_checkpoint(folder, _fingerprint(learning, held_out, heads, recipe, network), resume)
         trainer = _Trainer(
             network.model,
             TrainingArguments(
@@ -166,23 +166,25 @@ def train(
                 report_to="none",
             ),
             data_collator=lambda rows: _collated(network, rows),
-            train_dataset=_rows(network, learnt),
+            train_dataset=_rows(network, learning),
             eval_dataset=_rows(network, held_out),
         )
         trainer.heads = heads
         trainer.remove_callback(PrinterCallback)
         if progress is not None:
-            trainer.add_callback(_Telling(progress, recipe.epochs))
+            trainer.add_callback(_Progress(progress, recipe.epochs))
         if recipe.patience is not None:
             trainer.add_callback(EarlyStoppingCallback(recipe.patience))
         try:
             trainer.train(resume_from_checkpoint=start)
         except OSError as error:
-            raise InputError(f"checkpoints cannot be kept: {error}", path=folder, fix="name another folder") from None
+            raise InputError(
+                f"checkpoints cannot be written: {error}", path=folder, fix="give another folder"
+            ) from None
         log = trainer.state.log_history
-    told = [entry["loss"] for entry in log if "loss" in entry]
-    seen = [entry["eval_loss"] for entry in log if "eval_loss" in entry]
-    return [Epoch(float(a), float(b)) for a, b in zip(told, seen, strict=True)]
+    losses_learning = [entry["loss"] for entry in log if "loss" in entry]
+    losses_held_out = [entry["eval_loss"] for entry in log if "eval_loss" in entry]
+    return [Epoch(float(a), float(b)) for a, b in zip(losses_learning, losses_held_out, strict=True)]
 
 
 class _Trainer(Trainer):
@@ -191,20 +193,20 @@ class _Trainer(Trainer):
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        weight, *targets = (inputs.pop(name) for name in ("weight", "length", "truncated", "success"))
+        weight, *targets = (inputs.pop(name) for name in ("weight", "length", "truncated", "correct"))
         outputs = model(**inputs)
         loss = (weight * losses(outputs.logits, self.heads, *targets)).sum() / weight.sum()
         return (loss, outputs) if return_outputs else loss
 
 
-class _Telling(TrainerCallback):
+class _Progress(TrainerCallback):
     def __init__(self, progress: Callable[[str], None], epochs: int) -> None:
         self.progress, self.epochs = progress, epochs
 
     def on_log(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-        for name, said in (("loss", "loss"), ("eval_loss", "held out")):
+        for name, label in (("loss", "loss"), ("eval_loss", "held out")):
             if name in more["logs"]:
-                self.progress(f"epoch {state.epoch:.0f} of {self.epochs}: {said} {more['logs'][name]:.4f}")
+                self.progress(f"epoch {state.epoch:.0f} of {self.epochs}: {label} {more['logs'][name]:.4f}")
 
 
 def _rows(network: Network, each: Sequence[Example]) -> list[tuple[list[int], Example]]:
@@ -213,14 +215,14 @@ def _rows(network: Network, each: Sequence[Example]) -> list[tuple[list[int], Ex
 
 def _collated(network: Network, rows: Sequence[tuple[list[int], Example]]) -> dict[str, Tensor]:
     found = network.padded([pieces for pieces, _ in rows])
-    for name in ("length", "truncated", "success", "weight"):
+    for name in ("length", "truncated", "correct", "weight"):
         found[name] = torch.tensor([getattr(example, name) for _, example in rows])
     return found
 
 
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Chance as the seed has it, inside; outside everybody finds his own as it was."""
+    """Random numbers from the seed inside; the state of every generator outside is restored."""
     states = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(seed)
@@ -235,15 +237,15 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def _fingerprint(
-    learnt: Sequence[Example], held_out: Sequence[Example], heads: Sequence[str], recipe: Recipe, network: Network
+    learning: Sequence[Example], held_out: Sequence[Example], heads: Sequence[str], recipe: Recipe, network: Network
 ) -> str:
     shape = {name: list(each.shape) for name, each in network.model.state_dict().items()}
-    whole = [[asdict(example) for example in (*learnt, *held_out)], list(heads), asdict(recipe), shape]
+    whole = [[asdict(example) for example in (*learning, *held_out)], list(heads), asdict(recipe), shape]
     return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
 
 
 def _last_checkpoint(folder: Path, fingerprint: str, resume: bool) -> str | None:
-    """Where to go on from; None: from the start. A folder is only ever used for one training."""
+    """The checkpoint to continue from; None: from the start. A folder is only ever used for one training."""
     mark = folder / "training.sha256"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -251,23 +253,25 @@ def _last_checkpoint(folder: Path, fingerprint: str, resume: bool) -> str | None
             if not mark.is_file():
                 raise InputError("holds something else than checkpoints", path=folder, fix="name a new folder")
             if not resume:
-                raise InputError("holds checkpoints already", path=folder, fix="resume, or name a new folder")
+                raise InputError("checkpoints exist", path=folder, fix="resume, or give a new folder")
             if mark.read_text().strip() != fingerprint:
                 raise InputError(
-                    "holds checkpoints of other traces or settings", path=folder, fix="give the same, or a new folder"
+                    "the checkpoints are of other traces or settings", path=folder, fix="give the same, or a new folder"
                 )
         else:
             mark.write_text(fingerprint + "\n")
         for path in folder.glob("checkpoint-*"):
-            if not _is_whole(path):  # it was interrupted while it was written
+            if not _is_complete(path):  # training was interrupted while it was written
                 shutil.rmtree(path)
     except OSError as error:
-        raise InputError(f"cannot be written: {error.strerror or error}", path=folder, fix="name another") from None
+        raise InputError(
+            f"cannot be written: {error.strerror or error}", path=folder, fix="give another folder"
+        ) from None
     steps = [int(path.name.partition("-")[2]) for path in folder.glob("checkpoint-*")]
     return str(folder / f"checkpoint-{max(steps)}") if steps else None
 
 
-def _is_whole(checkpoint: Path) -> bool:
+def _is_complete(checkpoint: Path) -> bool:
     # The state is the last file to be written.
     try:
         return isinstance(json.loads((checkpoint / "trainer_state.json").read_text()), dict)

@@ -1,4 +1,4 @@
-"""Figures made of lines: what happens as a budget, a parameter or noise grows."""
+"""Plots with lines: what happens as a budget, a parameter or noise grows."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shadowprice.lab.compare import Row
-from shadowprice.report.panels import Panel
-from shadowprice.report.rows import Rows, at, grouped, known, short, words
-from shadowprice.report.style import INK, MUTED, VERMILLION, Look, look, nth, order
+from shadowprice.report.labels import Variant, by_variant
+from shadowprice.report.plot import Plot
+from shadowprice.report.rows import Rows, describe, grouped, known, shorten, words
+from shadowprice.report.style import INK, MUTED, VERMILLION, Look, look, nth
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
 
-SOLVED = "solved, % of queries"
-HEADLINE = ("uniform", "clear", "expected", "metered")
-_VARIANTS = ("triangular", "quadratic")  # as good as CLEAR's own line: they have a table
+CORRECT = "correct, % of queries"
+HEADLINE = ("uniform", "clear", "expected", "index")
+_CURVES = ("triangular", "quadratic")  # too close to CLEAR's own line to be seen: they have a table
 
 
 def _line(axes: Axes, rows: Rows, x: str, how: Look, label: str, y: str = "solved", *, band: bool = True) -> None:
@@ -34,14 +35,14 @@ def _line(axes: Axes, rows: Rows, x: str, how: Look, label: str, y: str = "solve
 
 
 def _policy_lines(rows: Rows, x: str, axes: Axes) -> None:
-    """Bands for those that matter most: more than a few cannot be told apart."""
-    for (policy,), some in sorted(grouped(rows, "policy").items(), key=lambda item: order(item[0][0])):
-        if policy not in _VARIANTS:
-            _line(axes, some, x, look(policy), look(policy).label, band=policy in HEADLINE)
+    """Only the most important policies have a band: more than a few cannot be distinguished."""
+    for variant, some in by_variant(rows).items():
+        if variant.policy not in _CURVES:
+            _line(axes, some, x, look(variant), variant.label(), band=variant.policy in HEADLINE)
 
 
 def token_axis(axis: Axis, values: Iterable[float], label: str) -> None:
-    """A log scale with ticks at the values themselves where they are few, at round steps otherwise."""
+    """A log scale with ticks at the values themselves where they are few, otherwise at powers of two."""
     values = sorted({float(value) for value in values if value is not None and value > 0})
     axis.set_label_text(label)
     if len(values) < 2:
@@ -64,48 +65,49 @@ def log_scale(axis: Axis) -> None:
     axis.axes.minorticks_off()
 
 
-def frontier(rows: Rows) -> list[Panel]:
+def frontier(rows: Rows) -> list[Plot]:
     rows = _one_stream([{**row, "spent": row.get("tokens_spent")} for row in rows])
 
     def draw(some: Rows, axes: Axes) -> None:
         _policy_lines(some, "spent", axes)
         token_axis(axes.xaxis, (row["spent"] for row in some), "tokens spent per query")
-        axes.set_ylabel(SOLVED)
+        axes.set_ylabel(CORRECT)
         axes.set_ylim(bottom=0)
 
     return [
-        Panel(f"{words(accounting)} accounting" if accounting else "", partial(draw, some))
+        Plot(f"{words(accounting)} accounting" if accounting else "", partial(draw, some))
         for (accounting,), some in grouped(known(rows, "spent", "solved"), "accounting").items()
     ]
 
 
 def _one_stream(rows: Rows) -> list[Row]:
-    """The rows of the balanced stream, or of the first: a frontier of several streams is none."""
+    """The rows of the balanced stream, or of the first: a frontier is about one stream."""
     streams = grouped(rows, "stream")
     return streams.get(("balanced",)) or next(iter(streams.values()), [])
 
 
-def per_stream(rows: Rows, draw: Callable[[Rows, Axes], None]) -> list[Panel]:
+def per_stream(rows: Rows, draw: Callable[[Rows, Axes], None]) -> list[Plot]:
     streams = grouped(rows, "stream")
-    return [Panel(words(stream) if stream else "", partial(draw, some)) for (stream,), some in streams.items()]
+    return [Plot(words(stream) if stream else "", partial(draw, some)) for (stream,), some in streams.items()]
 
 
-def main(rows: Rows) -> list[Panel]:
+def main(rows: Rows) -> list[Plot]:
     def draw(some: Rows, axes: Axes) -> None:
         _policy_lines(some, "budget", axes)
         token_axis(axes.xaxis, (row["budget"] for row in some), "budget, tokens per query")
-        axes.set_ylabel(SOLVED)
+        axes.set_ylabel(CORRECT)
         axes.set_ylim(bottom=0)
 
     return per_stream([row for row in rows if row.get("accounting") in (None, "reserved")], draw)
 
 
-def phase_transition(rows: Rows) -> list[Panel]:
+def phase_transition(rows: Rows) -> list[Plot]:
     def draw(some: Rows, axes: Axes) -> None:
-        for (policy,), line in grouped(some, "policy").items():
-            _line(axes, line, "budget", look(policy), f"solved, {look(policy).label}")
-        abandoned = [row for row in some if row["policy"] == "clear"]
-        _line(axes, abandoned, "budget", Look("", VERMILLION, ":", "x"), "abandoned by CLEAR", y="abandoned")
+        for variant, line in by_variant(some).items():
+            _line(axes, line, "budget", look(variant), f"correct, {variant.label()}")
+            if variant.policy == "clear":
+                declined = Look(VERMILLION, ":", "P" if variant.reclaim else "x")
+                _line(axes, line, "budget", declined, f"declined by {variant.label()}", y="abandoned")
         token_axis(axes.xaxis, (row["budget"] for row in some), "budget, tokens per query")
         axes.set_ylabel("% of queries")
         axes.set_ylim(0, 102)
@@ -113,30 +115,30 @@ def phase_transition(rows: Rows) -> list[Panel]:
     return per_stream([row for row in rows if row.get("policy") in ("uniform", "clear")], draw)
 
 
-def s_curve(rows: Rows) -> list[Panel]:
+def s_curve(rows: Rows) -> list[Plot]:
     def draw(axes: Axes) -> None:
         for number, ((dataset,), some) in enumerate(grouped(rows, "dataset").items()):
-            _line(axes, some, "budget", nth(number), short(words(dataset or "all")))
+            _line(axes, some, "budget", nth(number), shorten(words(dataset or "all")))
         token_axis(axes.xaxis, (row["budget"] for row in rows), "limit of every answer, tokens")
-        axes.set_ylabel(SOLVED)
+        axes.set_ylabel(CORRECT)
         axes.set_ylim(bottom=0)
 
-    return [Panel("", draw)]
+    return [Plot("", draw)]
 
 
-def noise(rows: Rows) -> list[Panel]:
+def noise(rows: Rows) -> list[Plot]:
     def draw(some: Rows, axes: Axes) -> None:
         _policy_lines(some, "noise", axes)
-        axes.set(xlabel="noise put on the forecast, sigma of its log", ylabel=SOLVED)
+        axes.set(xlabel="noise added to the forecast, sigma of its log", ylabel=CORRECT)
         axes.set_ylim(bottom=0)
 
     return [
-        Panel(at(stream, budget), partial(draw, some))
+        Plot(describe(stream, budget), partial(draw, some))
         for (stream, budget), some in grouped(rows, "stream", "budget").items()
     ]
 
 
-def beta(rows: Rows) -> list[Panel]:
+def beta(rows: Rows) -> list[Plot]:
     def draw(some: Rows, axes: Axes) -> None:
         most = max((row["beta"] for row in some if not row.get("adaptive")), default=1.0)
         for number, ((budget,), line) in enumerate(grouped(some, "budget").items()):
@@ -146,17 +148,17 @@ def beta(rows: Rows) -> list[Panel]:
                 at = min(star["beta"], 3 * most)
                 axes.plot(at, star["solved"], "*", color=nth(number).colour, ms=13, mec="white", mew=0.8)
         axes.plot([], [], "*", color=INK, ms=9, label="chosen by CLEAR itself")
-        axes.set(xlabel="decay rate beta, per token", ylabel=SOLVED)
+        axes.set(xlabel="decay rate beta, per token", ylabel=CORRECT)
         log_scale(axes.xaxis)
         axes.set_ylim(bottom=0)
 
     return per_stream(known(rows, "beta"), draw)
 
 
-def alpha(rows: Rows) -> list[Panel]:
+def alpha(rows: Rows) -> list[Plot]:
     def draw(field: str, unit: str, axes: Axes) -> None:
         for number, ((stream, budget), some) in enumerate(grouped(rows, "stream", "budget").items()):
-            _line(axes, some, "alpha", nth(number), at(stream, budget), y=field)
+            _line(axes, some, "alpha", nth(number), describe(stream, budget), y=field)
         axes.set(xlabel="initial velocity alpha, utility per token", ylabel=unit)
         log_scale(axes.xaxis)
         if field == "price":
@@ -164,29 +166,27 @@ def alpha(rows: Rows) -> list[Panel]:
         else:
             axes.set_ylim(bottom=0)
 
-    panels = [Panel("solved: does not move", partial(draw, "solved", SOLVED))]
+    plots = [Plot("correct: does not change", partial(draw, "solved", CORRECT))]
     if known(rows, "price"):
-        panels.append(Panel("price: moves in proportion", partial(draw, "price", "price, utility per token")))
-    return panels
+        plots.append(Plot("price: proportional", partial(draw, "price", "price, utility per token")))
+    return plots
 
 
-def curves(rows: Rows) -> list[Panel]:
+def curves(rows: Rows) -> list[Plot]:
     def draw(axes: Axes) -> None:
         for (policy,), some in grouped(rows, "policy").items():
-            how = look(policy)
-            label = "surge (CLEAR)" if policy == "clear" else how.name
-            axes.plot(
-                [r["tokens"] for r in some], [r["utility"] for r in some], how.dash, color=how.colour, label=label
-            )
+            how, curve = look(Variant(policy)), "surge (CLEAR)" if policy == "clear" else policy
+            tokens, utility = ([row[field] for row in some] for field in ("tokens", "utility"))
+            axes.plot(tokens, utility, how.dash, color=how.colour, label=curve)
         axes.axvline(rows[0]["threshold"], color=MUTED, lw=0.9, ls=":")
         axes.set(xlabel="grant, tokens", ylabel="utility (its scale is free)")
         axes.set_xlim(left=0)
         axes.set_ylim(bottom=0)
 
-    return [Panel("", draw)] if rows else []
+    return [Plot("", draw)] if rows else []
 
 
-def index(rows: Rows) -> list[Panel]:
+def index(rows: Rows) -> list[Plot]:
     rows = [row for row in known(rows, "age", "index") if row["index"] > 0]
     if not rows:
         return []
@@ -197,7 +197,7 @@ def index(rows: Rows) -> list[Panel]:
 
         for number, some in enumerate(grouped(rows, "query").values()):
             one, how = some[0], nth(number)
-            end = f"left at {one['stop']:,}" if one["stop"] else "not begun"
+            end = f"stops at {one['stop']:,}" if one["stop"] else "never starts"
             label = f"{one['forecast_tokens']:,.0f} tokens, {100 * one['forecast_solve']:.0f}%: {end}"
             axes.plot([r["age"] for r in some], [r["index"] for r in some], how.dash, color=how.colour, label=label)
             for row in some:
@@ -206,9 +206,9 @@ def index(rows: Rows) -> list[Panel]:
         if price > 0:
             axes.axhline(price, color=INK, lw=1.2, ls="--", label=f"price, {price:.2g} per token")
         token_axis(axes.xaxis, (row["age"] for row in rows), "age: tokens generated so far")
-        axes.set_ylabel("index, right answers per token")
+        axes.set_ylabel("index, correct answers per token")
         log_scale(axes.yaxis)
         axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
-        axes.set_ylim(max(least, (price or most) / 60) / 1.5, most * 1.5)  # below that it is as good as nothing
+        axes.set_ylim(max(least, (price or most) / 60) / 1.5, most * 1.5)  # smaller values do not matter
 
-    return [Panel(at(rows[0]["stream"], rows[0]["budget"]), draw, height=3.4)]
+    return [Plot(describe(rows[0]["stream"], rows[0]["budget"]), draw, height=3.4)]

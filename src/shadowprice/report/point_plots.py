@@ -1,4 +1,4 @@
-"""Figures made of points and bars: queries one by one, and how they are spread."""
+"""Plots with points and bars: single queries, and distributions."""
 
 from __future__ import annotations
 
@@ -8,29 +8,30 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shadowprice.lab.compare import Row
-from shadowprice.report.lineplots import HEADLINE, per_stream, token_axis
-from shadowprice.report.panels import Panel
-from shadowprice.report.rows import Rows, grouped, known, short, words
-from shadowprice.report.style import BLUE, GREY, MUTED, VERMILLION, Look, look, nth, order
+from shadowprice.report.labels import Variant, row_label
+from shadowprice.report.line_plots import HEADLINE, per_stream, token_axis
+from shadowprice.report.plot import Plot
+from shadowprice.report.rows import Rows, grouped, known, shorten, words
+from shadowprice.report.style import BLUE, GREY, MUTED, VERMILLION, Look, nth
 from shadowprice.report.waterfall import waterfall, waterfall_steps
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_MOST_POINTS = 300  # in a panel; more are thinned out evenly
-_MOST_ROLLOUTS = 6
+_MAX_POINTS = 300  # in a plot; more are thinned out evenly
+_MAX_ROLLOUTS = 6
 
 
 def _thinned(rows: Rows) -> list[Row]:
-    every = -(-len(rows) // _MOST_POINTS)
+    every = -(-len(rows) // _MAX_POINTS)
     return list(rows[::every]) if rows else []
 
 
-def rollouts(rows: Rows) -> list[Panel]:
+def rollouts(rows: Rows) -> list[Plot]:
     def draw(bins: Rows, axes: Axes) -> None:
         low, high = (np.array([row[end] for row in bins], dtype=float) for end in ("bin_low", "bin_high"))
         right = np.array([row["right"] for row in bins], dtype=float)
-        for field, colour, label in (("total", GREY, "answers"), ("right", BLUE, "right answers")):
+        for field, colour, label in (("total", GREY, "answers"), ("right", BLUE, "correct answers")):
             if heights := [row[field] for row in known(bins, field)]:
                 axes.bar(low, heights, (high - low) * 0.94, align="edge", color=colour, alpha=0.35, label=label)
         if (threshold := bins[0].get("threshold")) is not None:
@@ -42,11 +43,11 @@ def rollouts(rows: Rows) -> list[Panel]:
             axes.plot(at, curve, color=VERMILLION, label="fitted latent utility (height is free)")
         axes.set(xlabel="length of the answer, tokens", ylabel="answers")
 
-    queries = list(grouped(rows, "id").items())[:_MOST_ROLLOUTS]
-    return [Panel(short(query), partial(draw, bins)) for (query,), bins in queries]
+    queries = list(grouped(rows, "id").items())[:_MAX_ROLLOUTS]
+    return [Plot(shorten(query), partial(draw, bins)) for (query,), bins in queries]
 
 
-def stream_lengths(rows: Rows) -> list[Panel]:
+def stream_lengths(rows: Rows) -> list[Plot]:
     def draw(some: Rows, axes: Axes) -> None:
         floor: dict[float, float] = {}
         for number, ((tier,), bars) in enumerate(grouped(some, "tier").items()):
@@ -61,7 +62,7 @@ def stream_lengths(rows: Rows) -> list[Panel]:
     return per_stream(rows, draw)
 
 
-def predictor(rows: Rows) -> list[Panel]:
+def predictor(rows: Rows) -> list[Plot]:
     points = [row for row in known(rows, "forecast", "length") if row["length"] > 0]
     if not points:
         return []
@@ -95,12 +96,12 @@ def predictor(rows: Rows) -> list[Panel]:
     ranks = f"Spearman {scored['spearman']:.2f}" if scored else ""
     if scored and scored.get("kendall") is not None:
         ranks += f", Kendall {scored['kendall']:.2f}"
-    return [Panel(ranks, scatter), Panel("5, 25, 50, 75, 95% of the lengths", boxes)]
+    return [Plot(ranks, scatter), Plot("5, 25, 50, 75, 95% of the lengths", boxes)]
 
 
 def _tier(tier: Any) -> str:
     names = ("easy", "moderate", "hard", "very hard")
-    return names[tier] if isinstance(tier, int) and 0 <= tier < len(names) else short(words(tier), 20)
+    return names[tier] if isinstance(tier, int) and 0 <= tier < len(names) else shorten(words(tier), 20)
 
 
 def _dots(axes: Axes, rows: Rows, x: str, y: str, how: Look, label: str | None) -> None:
@@ -121,29 +122,29 @@ def _ends(rows: Rows, *fields: str) -> tuple[float, float]:
     return min(values), max(max(values), 2 * min(values))
 
 
-def allocations(rows: Rows) -> list[Panel]:
+def allocations(rows: Rows) -> list[Plot]:
     rows = [row for row in known(rows, "length", "grant") if row["length"] > 0]
 
     def draw(some: Rows, axes: Axes) -> None:
         served = [row for row in some if row["grant"] > 0]
         enough = [row for row in served if row["grant"] >= row["length"]]
-        short = [row for row in served if row["grant"] < row["length"]]
+        too_small = [row for row in served if row["grant"] < row["length"]]
         floor = _ends(rows, "length", "grant")[0] * 0.6
-        nothing = [{**row, "grant": floor} for row in some if row["grant"] <= 0]
-        _dots(axes, _thinned(enough), "length", "grant", Look("", BLUE), "grant reaches the answer's end")
-        _dots(axes, _thinned(short), "length", "grant", Look("", GREY, marker="^"), "grant ends before it")
-        _dots(axes, _thinned(nothing), "length", "grant", Look("", VERMILLION, marker="x"), "abandoned: no grant")
+        declined = [{**row, "grant": floor} for row in some if row["grant"] <= 0]
+        _dots(axes, _thinned(enough), "length", "grant", Look(BLUE), "grant reaches the answer's end")
+        _dots(axes, _thinned(too_small), "length", "grant", Look(GREY, marker="^"), "grant ends before it")
+        _dots(axes, _thinned(declined), "length", "grant", Look(VERMILLION, marker="x"), "declined: no grant")
         _diagonal(axes, rows, "length", "grant")
         axes.set(xlabel="true length, tokens", ylabel="grant, tokens")
 
-    groups = grouped(rows, "regime", "policy", "budget")
+    groups = grouped(rows, "regime", "policy", "budget", "reclaim")
     return [
-        Panel(f"{regime} ({budget:,g}): {look(policy).label}", partial(draw, some), height=2.7)
-        for (regime, policy, budget), some in groups.items()
+        Plot(f"{regime} ({budget:,g}): {row_label(some[0])}", partial(draw, some), height=2.7)
+        for (regime, _, budget, _), some in groups.items()
     ]
 
 
-def calibration(rows: Rows) -> list[Panel]:
+def calibration(rows: Rows) -> list[Plot]:
     def draw(some: Rows, names: tuple[str, str], axes: Axes) -> None:
         some = sorted(some, key=lambda row: row["forecast"])
         axes.plot([0, 100], [0, 100], color=MUTED, lw=0.9, ls="--", label="perfect")
@@ -156,18 +157,14 @@ def calibration(rows: Rows) -> list[Panel]:
 
     kinds = grouped(known(rows, "forecast", "observed"), "kind")
     named = {
-        "solve": ("chance of a right answer", ("chance forecast, %", "answers right, %")),
+        "solve": ("chance of a correct answer", ("chance forecast, %", "answers correct, %")),
         "length": ("intervals of the length", ("interval forecast, % of answers", "answers inside, %")),
     }
-    return [Panel(named[kind][0], partial(draw, kinds[(kind,)], named[kind][1])) for kind in named if (kind,) in kinds]
+    return [Plot(named[kind][0], partial(draw, kinds[(kind,)], named[kind][1])) for kind in named if (kind,) in kinds]
 
 
-def waterfalls(rows: Rows) -> list[Panel]:
-    whole = [row for row in known(rows, "tokens", "right", "wrong", "truncated") if row["policy"] in HEADLINE]
-    rows = sorted(whole, key=lambda row: (str(row.get("accounting")) != "reserved", order(row["policy"])))
-    several = len({row.get("accounting") for row in rows}) > 1
-
-    def title(row: Row) -> str:
-        return look(row["policy"]).label + (f", {row['accounting']}" if several else "")
-
-    return [Panel(title(row), partial(waterfall, waterfall_steps(row)), height=2.5) for row in rows]
+def waterfalls(rows: Rows) -> list[Plot]:
+    shown = known(rows, "tokens", "right", "wrong", "truncated")
+    shown = [row for row in shown if Variant.of(row).policy in HEADLINE]
+    shown.sort(key=lambda row: (str(row.get("accounting")) != "reserved", Variant.of(row).order))
+    return [Plot(row_label(row), partial(waterfall, waterfall_steps(row)), height=2.5) for row in shown]

@@ -1,0 +1,174 @@
+"""The journal of a ledger: its entries, the balances they add up to, and its table in SQLite.
+
+`shadowprice.accounts.sqlite` says what the entries mean.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from shadowprice.errors import LedgerError
+from shadowprice.types import Usage
+
+
+def _is(*kinds: str) -> str:
+    """Not `kind IN (...)`, for which SQLite builds a table on every insertion: that takes three times as long."""
+    return "(" + " OR ".join(f"kind = '{kind}'" for kind in kinds) + ")"
+
+
+_TABLE = f"""CREATE TABLE journal (
+    id INTEGER PRIMARY KEY,
+    kind TEXT NOT NULL,
+    request TEXT CHECK (request IS NULL OR typeof(request) = 'text'),
+    reservation INTEGER CHECK (reservation IS NULL OR typeof(reservation) = 'integer'),
+    units INTEGER NOT NULL CHECK (typeof(units) = 'integer' AND units >= 0),
+    output INTEGER CHECK (output IS NULL OR typeof(output) = 'integer' AND output >= 0),
+    input INTEGER CHECK (input IS NULL OR typeof(input) = 'integer' AND input >= 0),
+    cached INTEGER CHECK (cached IS NULL OR typeof(cached) = 'integer' AND cached >= 0),
+    result BLOB CHECK (result IS NULL OR typeof(result) = 'blob'),
+    CHECK {_is("budget", "reserve", "settle", "chunk", "orphan", "void", "record", "note")},
+    CHECK ((kind = 'budget') = (id = 1)),
+    CHECK ((kind = 'budget') = (request IS NULL)),
+    CHECK ({_is("settle", "chunk", "orphan", "void")} = (reservation IS NOT NULL)),
+    CHECK (kind <> 'reserve' OR units > 0),
+    CHECK (NOT {_is("void", "record", "note")} OR units = 0),
+    CHECK ({_is("settle", "chunk")} = (output IS NOT NULL)),
+    CHECK ((output IS NULL) = (input IS NULL) AND (output IS NULL) = (cached IS NULL)),
+    CHECK (kind = 'settle' OR {_is("chunk", "record", "note")} = (result IS NOT NULL))
+)"""
+_ANSWERED = f"result IS NOT NULL AND {_is('settle', 'record')}"
+
+# INSERT OR REPLACE deletes what it conflicts with and fires no DELETE trigger; hence the third one.
+SCHEMA = (
+    _TABLE,
+    "CREATE UNIQUE INDEX one_end ON journal (reservation) WHERE reservation IS NOT NULL",
+    f"CREATE UNIQUE INDEX one_result ON journal (request) WHERE {_ANSWERED}",
+    "CREATE TRIGGER no_update BEFORE UPDATE ON journal BEGIN SELECT RAISE(ABORT, 'the journal is append-only'); END",
+    "CREATE TRIGGER no_delete BEFORE DELETE ON journal BEGIN SELECT RAISE(ABORT, 'the journal is append-only'); END",
+    f"""CREATE TRIGGER no_replace BEFORE INSERT ON journal
+    WHEN NEW.id IS NOT (SELECT coalesce(max(id), 0) + 1 FROM journal)
+        OR EXISTS (SELECT 1 FROM journal WHERE reservation = NEW.reservation)
+        OR NEW.result IS NOT NULL AND EXISTS (SELECT 1 FROM journal WHERE request = NEW.request AND {_ANSWERED})
+    BEGIN SELECT RAISE(ABORT, 'the journal is append-only'); END""",
+)
+INSERT = "INSERT INTO journal VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_ENTRIES = f"""SELECT id, kind, request, reservation, units, output, input, cached, {_ANSWERED}
+    FROM journal ORDER BY id"""
+
+
+class Entry(NamedTuple):
+    """A row of the journal, without its result."""
+
+    id: int  # counts from 1; that of a `reserve` is the number of the reservation
+    kind: str
+    request: str | None
+    reservation: int | None
+    units: int
+    usage: Usage | None = None
+    answered: bool = False  # has the result of its request
+
+    def row(self, result: bytes | None) -> tuple[int | str | bytes | None, ...]:
+        """The values to insert."""
+        number, kind, request, reservation, units, usage, _ = self
+        if usage is None:
+            return number, kind, request, reservation, units, None, None, None, result
+        return number, kind, request, reservation, units, usage.output, usage.input, usage.cached, result
+
+
+def read_entries(db: sqlite3.Connection) -> Iterator[Entry]:
+    """The journal in a database, oldest entry first."""
+    for number, kind, request, reservation, units, output, input, cached, answered in db.execute(_ENTRIES):
+        usage = None if output is None else Usage(output, input, cached)
+        yield Entry(number, kind, request, reservation, units, usage, bool(answered))
+
+
+class Balances:
+    """What a journal adds up to. Refuses entries that a ledger would not have written."""
+
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
+        self.reserved = 0
+        self.charged = 0  # as settled, whether the budget covers it or not
+        self.beyond_grants = 0
+        self.output = self.input = self.cached = 0
+        self.last = 1  # number of the latest entry
+        self.open: dict[int, tuple[str, int]] = {}  # reservation: request, grant
+        self.answered: set[str] = set()
+        self.noted: dict[str, int] = {}  # request without a result: its latest note
+
+    @property
+    def spent(self) -> int:
+        return min(self.charged, self.budget - self.reserved)
+
+    @property
+    def available(self) -> int:
+        return self.budget - self.reserved - self.spent
+
+    def opened(self, reservation: int) -> tuple[str, int]:
+        """Request and grant of an open reservation."""
+        # NumPy's integers would be found as well, but SQLite would not store them as such.
+        if not isinstance(reservation, int) or reservation not in self.open:
+            raise LedgerError(f"there is no open reservation {reservation!r:.80}")
+        return self.open[reservation]
+
+    def add(self, entry: Entry) -> None:
+        number, kind, request, reservation, units, usage, answered = entry
+        if request is None or number != self.last + 1:
+            raise LedgerError(f"entry {self.last + 1} is missing")
+        if kind == "reserve":
+            if units > self.available:
+                raise LedgerError(f"entry {number} reserves more than was available")
+            self.open[number] = request, units
+            self.reserved += units
+        elif reservation is not None:
+            owner, grant = self.opened(reservation)
+            if owner != request or (kind == "orphan" and units != grant):
+                raise LedgerError(f"entry {number} does not fit its reservation")
+            del self.open[reservation]
+            self.reserved -= grant
+            self.charged += units
+            if units > grant:
+                self.beyond_grants += units - grant
+            if usage is not None:
+                self.output += usage.output
+                self.input += usage.input
+                self.cached += usage.cached
+        elif kind == "note":
+            self.noted[request] = number
+        if kind in ("chunk", "note") and request in self.answered:
+            raise LedgerError(f"entry {number} follows the result of request {request!r}")
+        if answered:
+            if request in self.answered:
+                raise LedgerError(f"entry {number} is a second result of request {request!r}")
+            self.answered.add(request)
+            self.noted.pop(request, None)
+        self.last = number
+
+
+class OldJournal(LedgerError):
+    """The journal has the columns of an older version."""
+
+    def __init__(self) -> None:
+        super().__init__("was written by an older version of shadowprice (start a new run)")
+
+
+def read_balances(db: sqlite3.Connection) -> Balances:
+    """Reads and checks the journal in a database."""
+    schema = {sql for (sql,) in db.execute("SELECT sql FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'")}
+    if schema != set(SCHEMA):
+        if {"query", "tokens"} <= {name for _, name, *_ in db.execute("PRAGMA table_info(journal)")}:
+            raise OldJournal
+        raise LedgerError("its tables are not those of a ledger")
+    (found,) = db.execute("PRAGMA quick_check(1)").fetchone()
+    if found != "ok":
+        raise LedgerError(" ".join(found.split()))
+    entries = read_entries(db)
+    first = next(entries, None)
+    if first is None or first.kind != "budget":
+        raise LedgerError("it has no budget")
+    balances = Balances(first.units)
+    for entry in entries:
+        balances.add(entry)
+    return balances

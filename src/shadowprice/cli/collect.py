@@ -1,0 +1,166 @@
+"""`shadowprice collect`: answer and grade questions under a large cap."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from shadowprice.cli.common import DONE, EXHAUSTED, count, refuse_same_file
+from shadowprice.cli.live import make_backend, run_to_end, show_progress
+from shadowprice.cli.options import EXIT, Commands, add_command, add_model
+from shadowprice.errors import InputError
+
+if TYPE_CHECKING:
+    from shadowprice.formats.questions import Question
+
+PROBE_AGES = "0,16,32,64,128,192,256,384,512,768,1024,1536,25%,50%,75%"
+_DESCRIPTION = """\
+Answers every question under a large cap, grades the answers, and writes traces: the data that
+forecasters are trained on and experiments simulate. Greedy unless --temperature is given.
+
+  shadowprice collect questions.jsonl --out traces.jsonl.gz --local --max-tokens 512
+  shadowprice collect math500 --out traces.jsonl.gz --base-url http://127.0.0.1:8000/v1 --model NAME
+
+A question is a line {"id": ..., "problem": ..., "gold": ...}, optionally with dataset and grader.
+The paper's benchmarks come from the Hugging Face hub by name: gsm8k-train, gsm8k-test, math-train,
+math500, olympiadbench, amc23, aime24, aime25, minerva, humaneval, mbpp, humaneval+, mbpp+,
+bigcodebench. A file of that name comes first; hf:NAME is always the benchmark.
+"""
+
+
+def add(commands: Commands) -> None:
+    command = add_command(
+        commands, "collect", "answer and grade questions under a large cap: traces", _DESCRIPTION, EXIT
+    )
+    command.add_argument("file", metavar="QUESTIONS", help="JSON lines of id, problem, gold; or a benchmark's name")
+    command.add_argument("--out", required=True, metavar="FILE", help="traces; .gz is compressed")
+    command.add_argument("--samples", type=int, default=1, metavar="K", help="answers to each question (default: 1)")
+    command.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default)")
+    command.add_argument("--max-tokens", type=int, default=4096, metavar="N", help="the cap (default: 4096)")
+    command.add_argument("--grader", help="math, exact, numeric or code, instead of the question's own")
+    command.add_argument("--limit", type=int, metavar="N", help="the first N questions only")
+    command.add_argument("--mirror", metavar="DIR", help="copies of the hub's sets, as DIR/openai/gsm8k (no network)")
+    command.add_argument(
+        "--prompt-template",
+        default="plain",
+        metavar="NAME",
+        help="plain, math, code, or a file with {problem} in it: how questions are put (default: plain)",
+    )
+    command.add_argument(
+        "--probe",
+        nargs="?",
+        const=PROBE_AGES,
+        metavar="AGES",
+        help=f"ask for the final answer after the first tokens of each answer too (default: {PROBE_AGES})".replace(
+            "%", "%%"
+        ),
+    )
+    command.add_argument("--json", action="store_true", help="print the summary as JSON")
+    command.add_argument("--quiet", action="store_true", help="no progress")
+    add_model(command)
+    command.set_defaults(command=collect)
+
+
+def collect(options: argparse.Namespace) -> int:
+    from shadowprice import collect as collecting
+    from shadowprice.cost import TOKENS
+    from shadowprice.engine.executor import Progress
+    from shadowprice.engine.fixed import Ages
+    from shadowprice.formats.traces import write_traces
+    from shadowprice.runs import RunFolder
+
+    if min(options.samples, options.max_tokens, options.concurrency) < 1 or options.temperature < 0:
+        raise InputError(
+            "--samples, --max-tokens and --concurrency start at 1, --temperature at 0", fix="fix the number"
+        )
+    refuse_same_file(input=options.file, out=options.out)
+    questions, identity = _questions(options)
+    collecting.check_programs(questions)
+    template = collecting.read_template(options.prompt_template)
+    probe = Ages.parse(options.probe) if options.probe else None
+    if probe and options.local is None:
+        raise InputError("--probe with --base-url", fix="probes need the tokens themselves: use --local")
+    requests = collecting.requests_for(
+        questions, samples=options.samples, temperature=options.temperature, template=template
+    )
+    budget = collecting.budget_for(requests, options.max_tokens, probe)
+    place = options.run_folder or f"{options.out}.run"
+    backend = make_backend(options)
+    asked = {
+        "input": identity,
+        "model": backend.model,
+        "samples": options.samples,
+        "temperature": options.temperature,
+        "max_tokens": options.max_tokens,
+        "template": template,
+        "probe": options.probe,
+    }
+    folder = (RunFolder.resume if options.resume else RunFolder.create)(place, budget, asked)
+    progress = Progress(budget)
+    with folder.ledger, show_progress(len(requests), TOKENS, quiet=options.quiet) as on_event:
+        run_to_end(
+            lambda: collecting.collect(
+                requests,
+                folder.ledger,
+                backend,
+                max_tokens=options.max_tokens,
+                probe=probe,
+                concurrency=options.concurrency,
+                progress=progress,
+                on_event=on_event,
+            ),
+            progress,
+            [backend],
+            place,
+        )
+        traces = list(
+            collecting.graded(
+                questions,
+                folder.ledger,
+                samples=options.samples,
+                temperature=options.temperature,
+                max_tokens=options.max_tokens,
+                model=backend.model,
+                template=template,
+            )
+        )
+        write_traces(options.out, traces)
+        folder.save(done=not progress.stopped)
+    correct, cut = sum(bool(t.correct) for t in traces), sum(t.truncated for t in traces)
+    summary = {"traces": len(traces), "failed": len(requests) - len(traces), "correct": correct, "truncated": cut}
+    summary["tokens"] = sum(t.tokens for t in traces)
+    if options.json:
+        print(json.dumps(summary, indent=2))
+    else:
+        share = f"{100 * correct / len(traces):.1f}% correct" if traces else "none correct"
+        print(f"{count(len(traces), 'trace')} -> {options.out}: {share}, {cut:,} cut at the cap", end="")
+        print(f", {summary['tokens']:,} tokens; {summary['failed']:,} failed")
+    if progress.stopped:
+        print(f"warning: {progress.stopped}; nothing more was sent (--resume continues)", file=sys.stderr)
+    return EXHAUSTED if summary["failed"] else DONE
+
+
+def _questions(options: argparse.Namespace) -> tuple[list[Question], str]:
+    """The questions of a file or a benchmark, and the hash they are known by when a run is resumed."""
+    from shadowprice.formats.files import sha256_of
+    from shadowprice.formats.questions import read_questions, sha256_of_questions
+
+    if options.limit is not None and options.limit < 1:
+        raise InputError(f"--limit {options.limit}", fix="give 1 or more")
+    if os.path.exists(options.file) and not os.path.isdir(options.file):
+        return read_questions(options.file, options.grader)[: options.limit], sha256_of(options.file)
+    from shadowprice.datasets.hub import BENCHMARKS, load
+
+    name = options.file.removeprefix("hf:")
+    if name not in BENCHMARKS:
+        known = ", ".join(BENCHMARKS)
+        raise InputError("no such file, and no such benchmark", path=options.file, fix=f"benchmarks are {known}")
+    if options.grader:
+        raise InputError(f"--grader {options.grader}: {name} has its own", fix="leave out --grader")
+    if not options.quiet:
+        print(f"loading {name} from {options.mirror or 'the Hugging Face hub'}", file=sys.stderr)
+    questions = load(name, limit=options.limit, mirror=options.mirror)
+    return questions, sha256_of_questions(questions)

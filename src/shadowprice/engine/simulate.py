@@ -1,0 +1,52 @@
+"""A scheduler over recorded answers: the same decisions as live, without a server, a disk or a clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from shadowprice.cost import TOKENS, Rates
+from shadowprice.engine.scheduler import Report, Scheduler, Work
+from shadowprice.types import Completion, Result
+
+
+@dataclass
+class Outcome:
+    """What a simulation came to: what was sent, and the results, both in order.
+
+    `rest` gives the results of those that were left at the end: a scheduler is closed by going through them.
+    """
+
+    budget: int
+    spent: int = 0
+    work: list[Work] = field(default_factory=list)
+    found: list[Completion] = field(default_factory=list)  # what came of each
+    results: list[Result] = field(default_factory=list)
+    rest: Iterable[Result] = ()
+
+
+def simulate(
+    scheduler: Scheduler,
+    answer: Callable[[Work], Completion],
+    budget: int,
+    *,
+    rates: Rates = TOKENS,
+    correct: Callable[[Work, Completion], bool] | None = None,
+) -> Outcome:
+    """Drives `scheduler` until nothing is worth its price, one piece of work at a time.
+
+    `answer` is the recorded answer to a piece of work, `correct` whether an answer that ended is correct.
+    """
+    outcome = Outcome(budget)
+    while work := scheduler.next(budget - outcome.spent):
+        found = answer(work)
+        cost = rates.cost(found.usage)
+        assert cost <= work.bound <= budget - outcome.spent, f"{work.request.id}: {cost} units, {work.bound} reserved"
+        outcome.spent += cost
+        outcome.work.append(work)
+        outcome.found.append(found)
+        graded = correct(work, found) if correct and found.finish == "stop" else None
+        if result := scheduler.done(Report(work, cost, found, correct=graded)):
+            outcome.results.append(result)
+    outcome.rest = scheduler.close()
+    return outcome

@@ -1,0 +1,64 @@
+"""What is still expected of answers that have reached an age without ending."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from shadowprice.arrays import Array, checked
+from shadowprice.errors import MarketError
+from shadowprice.market.curves import Expected, length_cdf
+from shadowprice.types import Forecast
+
+_SURE = 1 - 1e-9  # the last quantile that is looked up: beyond it nothing is known about a law's tail
+_TOKENS = (1.0, 2.0**40)  # at least one token is to come
+
+
+def remaining(forecast: Forecast, age: ArrayLike) -> Forecast:
+    """The forecast of the tokens that are left, for answers longer than `age` (one each or one for all).
+
+    With the law F of the length, S = 1 - F, and Fs, Ss that of correct answers:
+
+        tokens         F^-1((1 + F(age)) / 2) - age      the median of what is left, given that it is longer
+        solved_tokens  the same under Fs
+        solve          solve Ss(age) / S(age)            the chance that a correct answer is still to come
+
+    Spread and tail stay as they were. Requests of age 0 keep their forecast exactly.
+    """
+    n = len(forecast)
+    past = checked("age", age)
+    if past.ndim == 1 and past.size != n:
+        raise MarketError(f"one age per request, or one for all, is needed: got {past.size} for {n} requests")
+    begun = np.broadcast_to(past > 0, (n,))
+    if not begun.any():
+        return forecast
+    some, past = forecast.take(begun), np.broadcast_to(past, (n,))[begun]
+    alive = _survival(past, some.tokens, some.spread, some.tail)
+    correct_to_come = some.solve * _survival(past, some.solved_tokens, some.solved_spread, some.tail)
+    with np.errstate(divide="ignore", invalid="ignore"):  # 0 / 0: older than any answer, so that nothing is known
+        solve = np.where(alive > 0, correct_to_come / alive, some.solve)
+    return Forecast(
+        _replaced(forecast.tokens, begun, _median_left(past, some.tokens, some.spread, some.tail)),
+        forecast.spread,
+        _replaced(forecast.solve, begun, np.clip(solve, 0.0, 1.0)),
+        forecast.tail,
+        _replaced(forecast.solved_tokens, begun, _median_left(past, some.solved_tokens, some.solved_spread, some.tail)),
+        forecast.solved_spread,
+    )
+
+
+def _survival(age: Array, median: Array, spread: Array, tail: Array | None) -> Array:
+    """S(age), with all its digits where it is small."""
+    return length_cdf((np.log(age) - np.log(median)) / spread, tail, above=True)
+
+
+def _median_left(age: Array, median: Array, spread: Array, tail: Array | None) -> Array:
+    law = Expected(median, spread, tail=tail)
+    middle = np.minimum((1 + law.value(age)) / 2, _SURE)
+    return np.clip(law.quantile(middle) - age, *_TOKENS)
+
+
+def _replaced(values: Array, where: NDArray[np.bool_], new: Array) -> Array:
+    found = np.broadcast_to(values, where.shape).copy()
+    found[where] = new
+    return found

@@ -1,0 +1,178 @@
+"""What a policy gives on recorded answers: the schedulers of `run`, driven by the simulator.
+
+Exact for greedy decoding, where a smaller limit cuts the same answer short. A row of a table is a `Way`: a scheduler
+configuration, and the command that runs the same. Ways of hindsight cannot be run: they know the answers beforehand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.engine import HINDSIGHT, Settings, make_scheduler
+from shadowprice.engine.scheduler import Work
+from shadowprice.engine.simulate import simulate
+from shadowprice.lab.pools import Mask, Pool
+from shadowprice.market import allocate
+from shadowprice.types import Completion, Forecast, Request
+
+Tokens: TypeAlias = NDArray[np.int64]
+# reserved: one clearing, as in the paper; reclaimed: cleared again for what was not used; metered: see engine
+Accounting: TypeAlias = Literal["reserved", "reclaimed", "metered"]
+
+
+@dataclass(frozen=True)
+class Way:
+    """A policy in an accounting."""
+
+    policy: str
+    accounting: Accounting
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def settings(self, max_tokens: int | None = None) -> Settings:
+        return Settings(
+            policy=self.policy,
+            accounting="metered" if self.accounting == "metered" else "reserved",
+            reclaim=self.accounting != "reserved",
+            options=self.options,
+            max_tokens=max_tokens,
+            concurrency=1,
+        )
+
+    def command(self, budget: str) -> str:
+        """The command line that runs the same; empty where there is none."""
+        return self.settings().command(budget)
+
+
+# Who is compared, and in which accounting. Grants of hindsight are used to the last token, so that what they reach is
+# the same in all of them, and nobody reaches more in any. Traces hold no teacher's estimates: `tale` is left out.
+WAYS: dict[str, tuple[Accounting, ...]] = {
+    "uniform": ("reserved", "reclaimed", "metered"),
+    "proportional": ("reserved", "metered"),
+    "heuristic": ("reserved",),
+    "auction": ("reserved",),
+    "clear": ("reserved", "reclaimed", "metered"),
+    "triangular": ("reserved",),
+    "quadratic": ("reserved",),
+    "expected": ("reserved", "reclaimed", "metered"),
+    "index": ("metered",),
+    "oracle": ("reserved", "metered"),
+    "clairvoyant": ("reserved", "metered"),
+}
+PRACTICAL = tuple(name for name in WAYS if name not in HINDSIGHT)
+
+
+@dataclass(frozen=True, eq=False)
+class Attempts:
+    """Several answers to every query, one row each, in the order in which they are tried; each is cut at `cap`."""
+
+    length: Tokens
+    ended: Mask
+    correct: Mask
+    cap: int
+
+    @property
+    def tokens(self) -> Tokens:
+        """What a query needs: the attempts up to the first that is correct."""
+        first = np.where(self.correct.any(axis=1), self.correct.argmax(axis=1), self.length.shape[1] - 1)
+        return np.cumsum(self.length, axis=1)[np.arange(first.size), first]
+
+
+@dataclass(frozen=True, eq=False)
+class Queries:
+    """Some queries of a pool: what is forecast of them, and what is true."""
+
+    forecast: Forecast
+    length: Tokens
+    correct: Mask
+    truncated: Mask
+    cap: int
+    attempts: Attempts | None = None  # where a query may have several
+
+    @classmethod
+    def of(cls, pool: Pool, places: NDArray[np.intp]) -> Queries:
+        return cls(
+            pool.forecast.take(places), pool.length[places], pool.correct[places], pool.truncated[places], pool.cap
+        )
+
+    def __len__(self) -> int:
+        return self.length.size
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What became of each query. `granted` is the most it was ever allowed; 0: declined."""
+
+    granted: Tokens
+    spent: Tokens
+    finished: Mask  # the answer is complete
+    solved: Mask  # and correct
+    price: float | None = None
+
+
+def run_way(way: Way, queries: Queries, budget: int) -> Outcome:
+    """What becomes of the queries under a budget of tokens."""
+    if way.policy in HINDSIGHT:
+        return _with_hindsight(way.policy, queries, budget)
+    if queries.attempts is not None:
+        return _best_of(way, queries, queries.attempts, budget)
+    ends = np.where(queries.truncated, queries.cap + 1, queries.length).tolist()
+
+    def answer(work: Work) -> Completion:
+        left = ends[work.index] - (work.so_far.tokens if work.so_far else 0)
+        if left <= work.grant:
+            return Completion("", left, "stop", "server")
+        return Completion("", work.grant, "length", "server")
+
+    scheduler = make_scheduler(way.settings(queries.cap))
+    scheduler.add([_REQUEST] * len(queries), queries.forecast)
+    done = simulate(scheduler, answer, budget)
+    granted, spent = [0] * len(queries), [0] * len(queries)
+    for work in done.work:
+        granted[work.index] = work.grant + (work.so_far.tokens if work.so_far else 0)
+        spent[work.index] = min(granted[work.index], ends[work.index])
+    return _outcome(queries, np.array(granted), np.array(spent), scheduler.price)
+
+
+def _best_of(way: Way, queries: Queries, attempts: Attempts, budget: int) -> Outcome:
+    """The same where several attempts share a grant, and a correct one stops the rest."""
+    length, ended, correct = attempts.length.tolist(), attempts.ended.tolist(), attempts.correct.tolist()
+
+    def answer(work: Work) -> Completion:
+        tokens = min(work.grant, length[work.index][work.sample])
+        whole = ended[work.index][work.sample] and tokens == length[work.index][work.sample]
+        return Completion("", tokens, "stop" if whole else "length", "server")
+
+    settings = replace(way.settings(attempts.cap), samples=attempts.length.shape[1])
+    scheduler = make_scheduler(settings)
+    scheduler.add([_REQUEST] * len(queries), queries.forecast)
+    done = simulate(scheduler, answer, budget, correct=lambda work, found: correct[work.index][work.sample])
+    granted, spent = np.zeros(len(queries), dtype=np.int64), np.zeros(len(queries), dtype=np.int64)
+    solved, finished = np.zeros(len(queries), dtype=bool), np.zeros(len(queries), dtype=bool)
+    for work, found in zip(done.work, done.found, strict=True):
+        granted[work.index] = max(granted[work.index], spent[work.index] + work.grant)
+        spent[work.index] += found.tokens
+        finished[work.index] |= found.finish == "stop"
+        solved[work.index] |= found.finish == "stop" and correct[work.index][work.sample]
+    return Outcome(granted, spent, finished, solved, scheduler.price)
+
+
+_REQUEST = Request("", "")  # nobody reads it: queries are known by their place
+
+
+def _with_hindsight(policy: str, queries: Queries, budget: int) -> Outcome:
+    """Answers that never end are longer than any grant."""
+    truth: dict[str, Any] = {"lengths": np.where(queries.truncated, queries.cap + 1, queries.length)}
+    if policy == "clairvoyant":
+        truth["correct"] = queries.correct
+    given = allocate(queries.forecast, budget, policy, max_tokens=queries.cap, **truth)
+    return _outcome(queries, given.tokens, np.minimum(queries.length, given.tokens), None)
+
+
+def _outcome(queries: Queries, granted: Tokens, spent: Tokens, price: float | None) -> Outcome:
+    finished = (spent >= queries.length) & (granted > 0) & ~queries.truncated
+    return Outcome(granted, spent, finished, finished & queries.correct, price)

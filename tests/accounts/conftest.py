@@ -1,0 +1,59 @@
+"""Ledgers for tests, and what is done to their files."""
+
+import os
+import shutil
+import sqlite3
+import tempfile
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from shadowprice.accounts.sqlite import Ledger
+from shadowprice.errors import LedgerError
+
+MOST = 2**63 - 1
+# A ledger spends its time waiting for the disk, so most tests keep theirs in memory.
+MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+
+
+@pytest.fixture
+def path():
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+        yield Path(folder, "ledger.db")
+
+
+def balances(ledger) -> tuple[int, int, int, int]:
+    assert ledger.available + ledger.reserved + ledger.spent == ledger.budget
+    assert min(ledger.available, ledger.reserved, ledger.spent, ledger.overspent) >= 0
+    return ledger.available, ledger.reserved, ledger.spent, ledger.overspent
+
+
+def state(ledger):
+    lines = list(ledger.results()), list(ledger.chunks()), list(ledger.notes())
+    return balances(ledger), ledger.usage, ledger.beyond_grants, list(ledger.entries()), *lines
+
+
+def crash(path, folder) -> Path:
+    """What a killed process leaves, in another folder: the files as they are now."""
+    folder.mkdir(exist_ok=True)
+    for suffix in ("", "-wal"):
+        if os.path.exists(f"{path}{suffix}"):
+            shutil.copy(f"{path}{suffix}", folder)
+    return folder / path.name
+
+
+def tamper(path, *statements):
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        for statement in statements:
+            db.execute(statement)
+
+
+def refused(path) -> str:
+    """The message with which a file is refused, without its path."""
+    with pytest.raises(LedgerError) as caught:
+        Ledger.reopen(path)
+    message = str(caught.value)
+    assert message.startswith(f"{path}: ")
+    assert "\n" not in message
+    return message.removeprefix(f"{path}: ")
