@@ -49,14 +49,14 @@ def main() -> int:
     sorts = [seconds(lambda: np.sort(numbers))]
     parts = {}
     for name, policies in {
-        "by grants": [name for name in lab.policies if name != "metered"],
-        "by index": ["metered"],
+        "by grants": [name for name in lab.policies if name != "index"],
+        "by index": ["index"],
     }.items():
         some = replace(lab, policies=policies)
         parts[name] = seconds(lambda some=some: main_table(some))
         sorts.append(seconds(lambda: np.sort(numbers)))
     cells = len(lab.streams) * len(lab.budgets) * sum(map(len, lab.accountings().values())) * lab.seeds
-    print(f"{pool.model}: {len(pool):,} questions, {cells:,} replays of {min(QUERIES, len(pool))} queries")
+    print(f"{pool.model}: {len(pool):,} questions, {cells:,} simulations of {min(QUERIES, len(pool))} queries")
     print(f"np.sort of 10,000,000 floats: {min(sorts):.2f} s")
     for name, took in parts.items():
         print(f"policies {name}: {took:.2f} s, {took / min(sorts):.1f} sorts")

@@ -263,9 +263,9 @@ class TestRefusals:
         assert state(ledger) == before
 
     def test_more_than_available(self, ledger):
-        with pytest.raises(Overdrawn, match="^request 'c' needs 86 units, 85 of 100 are available$"):
+        with pytest.raises(Overdrawn, match=r"^request 'c' needs 86 units, 85 of 100 are available$"):
             ledger.reserve("c", 86)
-        with pytest.raises(Overdrawn, match="^2 requests need 86 units, 85 of 100 are available$"):
+        with pytest.raises(Overdrawn, match=r"^2 requests need 86 units, 85 of 100 are available$"):
             ledger.reserve_many([("c", 43), ("d", 43)])
 
     @pytest.mark.parametrize("units", [0, -1, True, 1.0, "1", None, MOST + 1, float("nan"), np.True_, np.float64(1)])

@@ -1,10 +1,10 @@
-"""A real HTTP server on 127.0.0.1 that behaves as badly as it is told to.
+"""A real HTTP server on 127.0.0.1 that behaves as badly as a test wants.
 
     with Server(dropped_in_mid_stream) as server:
         backend = OpenAIBackend(server.url, "m", timeout=0.3)
 
 A behaviour is an async function of the request and the reply. The server counts what it generated
-(`server.generated`, tokens), keeps the requests it got and notes when a client hangs up on it.
+(`server.generated`, tokens), keeps the requests it received and notes when a client closes the connection.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from email.utils import formatdate
 from typing import Any
 
-WORDS = [f"w{i} " for i in range(20)]  # what the model says to everything: one token each
+WORDS = [f"w{i} " for i in range(20)]  # the model's answer to every question: one token each
 
 
 @dataclass
@@ -39,7 +39,7 @@ class Request:
 
 @dataclass
 class Reply:
-    """What a behaviour writes with; nothing is sent that it does not ask for."""
+    """How a behaviour answers; nothing is sent on its own."""
 
     server: Server
     request: Request
@@ -193,7 +193,7 @@ async def never_ending(request: Request, reply: Reply) -> None:
 
 
 async def ten_tokens_a_piece(request: Request, reply: Reply) -> None:
-    """Twice the limit, in pieces too large to be told from honest ones, until the usage comes."""
+    """Twice the limit, in pieces that look like honest ones until the usage arrives."""
     await reply.head()
     for _ in range(request.limit // 5):
         await reply.piece("ten tokens " * 5, tokens=10)
@@ -240,14 +240,14 @@ async def error_in_the_stream(request: Request, reply: Reply) -> None:
 
 
 async def a_chunk_cut_off(request: Request, reply: Reply) -> None:
-    """Chunked encoding that promises more than comes."""
+    """Chunked encoding that announces more than it sends."""
     await reply.head(transfer_encoding="chunked")
     reply.server.generated += 1
     await reply.send('fff\r\ndata: {"choices": [{"delta": {"con')
 
 
 async def a_body_cut_off(request: Request, reply: Reply) -> None:
-    """An error whose text does not arrive whole."""
+    """An error whose text does not arrive completely."""
     await reply.head(400, "application/json", content_length="1000")
     await reply.send('{"error": ')
 
@@ -330,3 +330,46 @@ def deltas(*contents: dict[str, Any], finish: str = "stop", usage: int | None = 
         await reply.end()
 
     return behave
+
+
+def continues(
+    *, starts_over: bool = False, trims: bool = False, refuses: bool = False, usage: bool = True
+) -> Behaviour:
+    """A server that continues an assistant message, or a plain prompt that starts with "hello".
+
+    It may start over instead, trim messages as some chat templates do, or refuse fields that it does not know.
+    After an open box it states the final answer 42.
+    """
+
+    async def behave(request: Request, reply: Reply) -> None:
+        if refuses and "continue_final_message" in request.body:
+            await reply.error(400, "Unrecognized request argument supplied: continue_final_message")
+            return
+        if request.chat:
+            said = "".join(m["content"] for m in request.body["messages"] if m["role"] == "assistant")
+        else:
+            said = request.body["prompt"].removeprefix("hello")
+        known = sum(len("".join(WORDS[:i])) < len(said) for i in range(len(WORDS)))
+        rest = list(WORDS) if starts_over else _after(WORDS, said.rstrip() if trims else said)
+        if said.endswith("\\boxed{") and not starts_over:
+            rest = ["4", "2"] if request.body.get("stop") else ["4", "2", "}", "."]
+        count = min(request.limit, len(rest))
+        await reply.head()
+        for token in rest[:count]:
+            await reply.piece(token)
+        await reply.finish("length" if count < len(rest) else "stop")
+        if usage:
+            prompt = 5 + known + (5 if starts_over and said else 0)
+            await reply.usage(count, prompt_tokens=prompt, prompt_tokens_details={"cached_tokens": known})
+        await reply.end()
+
+    return behave
+
+
+def _after(tokens: list[str], said: str) -> list[str]:
+    """The tokens that follow what was said; the first may be the rest of one."""
+    if not "".join(tokens).startswith(said):
+        return list(tokens)
+    while said and len(tokens[0]) <= len(said):
+        said, tokens = said[len(tokens[0]) :], tokens[1:]
+    return [tokens[0][len(said) :], *tokens[1:]] if said else list(tokens)

@@ -1,52 +1,53 @@
-"""What every backend keeps to.
+"""What every backend guarantees.
 
-To add one, write a fixture that gives a ready backend, a user's message and a plain prompt, both of which
-it answers in more than 8 tokens but less than 400 and the same each time, and add its name to BACKENDS.
+To add one, write a fixture that gives a ready backend, a user message and a plain prompt, both of which
+it answers in more than 8 tokens but fewer than 400 and the same each time, and add its name to BACKENDS.
 """
 
 import asyncio
 
 import pytest
 
-from shadowprice.backends import llamacpp as local_module
-from shadowprice.backends.llamacpp import LocalBackend, LocalServer
+from shadowprice.backends import llamacpp as llamacpp_module
+from shadowprice.backends.base import LANDING, join, prefix
+from shadowprice.backends.llamacpp import LlamaCppBackend, LlamaCppServer
 from shadowprice.backends.openai import OpenAIBackend
-from shadowprice.backends.recorded import ReplayBackend
+from shadowprice.backends.recorded import RecordedBackend
 from shadowprice.errors import Refused
 from shadowprice.types import Trace
 
-from .hostile import WORDS, Server, well_behaved
+from .hostile import WORDS, Server, continues
 
 
 @pytest.fixture
-def openai():
-    with Server(well_behaved) as server:
+def openai(no_proxy):
+    with Server(continues()) as server:
         yield OpenAIBackend(server.url, "m", timeout=10), "hello", "hello"
 
 
 @pytest.fixture
-def replay():
-    extra = {"token_chars": [len(word) for word in WORDS]}
-    return ReplayBackend([Trace("t", "hello", len(WORDS), response="".join(WORDS), extra=extra)]), "hello", "hello"
+def recorded():
+    extra = {"token_chars": [len(word) for word in WORDS], "landed": {"0": [False, 2, "7"], "4": [True, 3, "42"]}}
+    return RecordedBackend([Trace("t", "hello", len(WORDS), response="".join(WORDS), extra=extra)]), "hello", "hello"
 
 
 @pytest.fixture(scope="module")
 def running(gguf):
-    with LocalServer(gguf, slots=1) as server:
+    with LlamaCppServer(gguf, slots=1) as server:
         yield server
 
 
 @pytest.fixture
-def local(running, monkeypatch):
+def llamacpp(running, monkeypatch):
     """On a server that outlives it. A plain prompt must be in the model's own form: others it continues forever."""
-    monkeypatch.setattr(local_module, "LocalServer", lambda path, **options: running)
+    monkeypatch.setattr(llamacpp_module, "LlamaCppServer", lambda path, **options: running)
     monkeypatch.setattr(running, "close", lambda: None)
     question = "What is the capital of the United Kingdom?"
     plain = f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
-    return LocalBackend(running.path), question, plain
+    return LlamaCppBackend(running.path), question, plain
 
 
-BACKENDS = ["openai", "replay", "local"]
+BACKENDS = ["openai", "recorded", "llamacpp"]
 
 
 @pytest.fixture(params=BACKENDS)
@@ -55,21 +56,39 @@ def served(request):
 
 
 @pytest.fixture(params=["chat", "text"])
-def ask(request, served):
-    """Asks in one of the two forms, several limits after one another."""
-    backend, message, prompt = served
+def body(request, served):
+    _, message, prompt = served
     question = {"messages": [{"role": "user", "content": message}]} if request.param == "chat" else {"prompt": prompt}
+    return {**question, "temperature": 0}
 
-    def complete(*limits, **fields):
-        async def all_of_them():
+
+@pytest.fixture
+def using(served, body):
+    """Runs an async function of the backend and a body, and closes the backend."""
+    backend = served[0]
+
+    def use(function, **fields):
+        async def closing():
             try:
-                return [await backend.complete({**question, "temperature": 0, **fields}, limit) for limit in limits]
+                return await function(backend, {**body, **fields})
             finally:
                 await backend.close()
 
-        return asyncio.run(all_of_them())
+        return asyncio.run(closing())
 
-    complete.form = request.param
+    return use
+
+
+@pytest.fixture
+def ask(using):
+    """Answers with several limits, one after another."""
+
+    def complete(*limits, **fields):
+        async def all_of_them(backend, body):
+            return [await backend.complete(body, limit) for limit in limits]
+
+        return using(all_of_them, **fields)
+
     return complete
 
 
@@ -78,68 +97,164 @@ def test_it_has_a_model(served):
     asyncio.run(served[0].close())
 
 
-def test_an_answer_is_never_longer_than_its_limit(ask):
-    for limit, done in zip((1, 2, 8), ask(1, 2, 8), strict=True):
-        assert 1 <= done.tokens <= limit
+class TestLimits:
+    def test_an_answer_is_never_longer_than_its_limit(self, ask):
+        for limit, done in zip((1, 2, 8), ask(1, 2, 8), strict=True):
+            assert 1 <= done.tokens <= limit
+            assert done.finish == "length"
+            assert done.flags == ()
+
+    def test_an_answer_that_ends_costs_what_it_used(self, ask):
+        (done,) = ask(400)
+        assert 8 < done.tokens < 400
+        assert done.finish == "stop"
+        assert done.usage_source == "server"
+        assert done.text
+
+    def test_a_cut_answer_is_a_prefix_of_the_whole_one(self, ask):
+        part, whole = ask(8, 400)
+        assert part.text
+        assert part.text != whole.text
+        assert whole.text.startswith(part.text)
+
+    @pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens"])
+    def test_the_callers_smaller_limit_holds(self, ask, field):
+        (done,) = ask(400, **{field: 3})
+        assert done.tokens <= 3
         assert done.finish == "length"
-        assert done.flags == ()
+
+    def test_the_callers_larger_limit_does_not(self, ask):
+        (done,) = ask(3, max_tokens=400, max_completion_tokens=400)
+        assert done.tokens <= 3
+        assert done.finish == "length"
+
+    def test_several_answers_are_refused(self, ask):
+        with pytest.raises(Refused) as caught:
+            ask(10, n=2)
+        assert caught.value.tokens == 0
+
+    @pytest.mark.parametrize("limit", [0, -5])
+    def test_a_limit_below_1_is_a_bug_of_the_caller(self, ask, limit):
+        with pytest.raises(ValueError, match="without a grant"):
+            ask(limit)
 
 
-def test_an_answer_that_ends_costs_what_it_used(ask):
-    (done,) = ask(400)
-    assert 8 < done.tokens < 400
-    assert done.finish == "stop"
-    assert done.usage_source == "server"
-    assert done.text
+def has_openai_form(done, body):
+    (choice,) = done.body["choices"]
+    if "messages" in body:
+        assert done.body["object"] == "chat.completion"
+        assert choice["message"]["role"] == "assistant"
+        assert choice["message"]["content"] == done.text
+    else:
+        assert done.body["object"] == "text_completion"
+        assert choice["text"] == done.text
+    assert choice["index"] == 0
+    assert choice["finish_reason"] == done.finish
+    usage = done.body["usage"]
+    assert usage["completion_tokens"] == done.tokens
+    assert usage["total_tokens"] == usage["prompt_tokens"] + done.tokens
+    assert isinstance(done.body["id"], str)
+    assert isinstance(done.body["created"], int)
+    assert isinstance(done.body["model"], str)
 
 
-def test_a_cut_answer_is_the_beginning_of_the_whole_one(ask):
-    part, whole = ask(8, 400)
-    assert part.text
-    assert part.text != whole.text
-    assert whole.text.startswith(part.text)
-
-
-@pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens"])
-def test_the_callers_smaller_limit_holds(ask, field):
-    (done,) = ask(400, **{field: 3})
-    assert done.tokens <= 3
-    assert done.finish == "length"
-
-
-def test_the_callers_larger_limit_does_not(ask):
-    (done,) = ask(3, max_tokens=400, max_completion_tokens=400)
-    assert done.tokens <= 3
-    assert done.finish == "length"
-
-
-def test_the_body_is_an_openai_response(ask):
+def test_the_body_is_an_openai_response(ask, body):
     for done in ask(4, 400):
-        body = done.body
-        (choice,) = body["choices"]
-        if ask.form == "chat":
-            assert body["object"] == "chat.completion"
-            assert choice["message"]["role"] == "assistant"
-            assert choice["message"]["content"] == done.text
-        else:
-            assert body["object"] == "text_completion"
-            assert choice["text"] == done.text
-        assert choice["index"] == 0
-        assert choice["finish_reason"] == done.finish
-        assert body["usage"]["completion_tokens"] == done.tokens
-        assert body["usage"]["total_tokens"] == body["usage"]["prompt_tokens"] + done.tokens
-        assert isinstance(body["id"], str)
-        assert isinstance(body["created"], int)
-        assert isinstance(body["model"], str)
+        has_openai_form(done, body)
 
 
-def test_several_answers_are_refused(ask):
-    with pytest.raises(Refused) as caught:
-        ask(10, n=2)
-    assert caught.value.tokens == 0
+def test_the_tokens_of_the_prompt_are_counted_once(ask, served):
+    for done in ask(4, 4):
+        assert min(done.input_tokens, done.cached_tokens) >= 0
+        assert done.usage.input + done.usage.cached == done.body["usage"]["prompt_tokens"]
+        assert (done.usage.input + done.usage.cached > 0) == (not isinstance(served[0], RecordedBackend))
 
 
-@pytest.mark.parametrize("limit", [0, -5])
-def test_a_limit_below_1_is_a_mistake_of_the_program(ask, limit):
-    with pytest.raises(ValueError, match="without a grant"):
-        ask(limit)
+class TestContinuing:
+    @pytest.mark.parametrize("limit", [3, 8])
+    def test_parts_add_up_to_the_whole_answer(self, using, body, limit):
+        async def in_parts(backend, body):
+            whole, found, parts = await backend.complete(body, 400), None, []
+            while found is None or found.finish == "length":
+                parts.append(await backend.complete(body, limit, continue_from=found))
+                found = join(found, parts[-1])
+            assert backend.can_continue(body) is True
+            return whole, found, parts
+
+        whole, found, parts = using(in_parts)
+        assert (found.text, found.finish, found.flags) == (whole.text, "stop", ())
+        assert all(1 <= part.tokens <= limit for part in parts)
+        assert found.tokens == sum(part.tokens for part in parts) >= whole.tokens
+        for part in (*parts, found):
+            has_openai_form(part, body)
+
+    def test_a_prefix_can_be_continued(self, using):
+        async def from_prefix(backend, body):
+            whole = await backend.complete(body, 400)
+            await backend.complete(body, 2, continue_from=await backend.complete(body, 8))  # now it is known to work
+            return whole, await backend.complete(body, 400, continue_from=prefix(whole, 8))
+
+        whole, rest = using(from_prefix)
+        assert rest.finish == "stop"
+        assert 0 < rest.tokens < whole.tokens
+        assert whole.text.endswith(rest.text[-8:])
+
+    def test_nothing_to_continue_from_is_the_start(self, using):
+        async def from_nothing(backend, body):
+            whole = await backend.complete(body, 400)
+            return whole, await backend.complete(body, 400, continue_from=prefix(whole, 0))
+
+        whole, again = using(from_nothing)
+        assert (again.text, again.tokens) == (whole.text, whole.tokens)
+
+    def test_what_cannot_be_continued_is_refused(self, using):
+        async def with_stop(backend, body):
+            if backend.can_continue(body):
+                pytest.skip("every answer can be continued")
+            first = await backend.complete(body, 3)
+            assert first.tokens == 3
+            for more in ({"continue_from": first}, {"suffix": LANDING}):
+                with pytest.raises(Refused) as caught:
+                    await backend.complete(body, 3, **more)
+                assert (caught.value.code, caught.value.tokens) == ("not_continued", 0)
+
+        using(with_stop, stop=["never"])
+
+
+class TestASuffix:
+    @pytest.mark.parametrize("age", [0, 4, 6])
+    def test_asks_for_the_final_answer(self, using, body, age):
+        async def land(backend, body):
+            first = await backend.complete(body, 8)
+            await backend.complete(body, 2, continue_from=first)
+            return first, await backend.complete(body, 30, continue_from=prefix(first, age), suffix=LANDING)
+
+        first, landed = using(land)
+        assert 1 <= landed.tokens <= 30
+        assert landed.text
+        assert LANDING not in landed.text
+        assert landed.flags == ()
+        if landed.finish == "stop":
+            assert landed.text.endswith("}")
+        has_openai_form(landed, body)
+        whole = join(prefix(first, age), landed, LANDING)
+        assert whole.text == prefix(first, age).text + LANDING + landed.text
+        assert whole.tokens == age + landed.tokens
+
+    def test_may_follow_the_prompt(self, using, body):
+        async def land(backend, body):
+            await backend.complete(body, 2, continue_from=await backend.complete(body, 8))
+            return await backend.complete(body, 30, suffix=LANDING)
+
+        landed = using(land)
+        assert 1 <= landed.tokens <= 30
+        assert landed.flags == ()
+        has_openai_form(landed, body)
+
+    def test_keeps_to_the_limit(self, using):
+        async def land(backend, body):
+            await backend.complete(body, 2, continue_from=await backend.complete(body, 8))
+            return await backend.complete(body, 1, suffix=LANDING)
+
+        landed = using(land)
+        assert (landed.tokens, landed.finish) == (1, "length")

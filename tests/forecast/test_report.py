@@ -1,4 +1,4 @@
-"""A report as people see it."""
+"""The table and the figure."""
 
 import re
 import sys
@@ -65,7 +65,7 @@ class TestFigure:
         with pytest.raises(MissingExtra, match=r"pip install 'shadowprice\[plots\]'"):
             as_figure(*measured)
 
-    def test_lengths_that_are_all_one(self):
+    def test_lengths_that_are_all_equal(self):
         traces = [Trace(str(i), f"q{i}", 7) for i in range(5)]
         forecast = Forecast(np.full(5, 9.0))
         assert as_figure(evaluate(forecast, traces), forecast, traces)["png"]

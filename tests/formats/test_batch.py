@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shadowprice.errors import InputError
-from shadowprice.formats.batch import as_batch, parse_batch, read_batch, requests_from, text_of, with_limit
-from shadowprice.types import Request
+from shadowprice.formats.batch import as_batch, parse_batch, read_batch, text_of, with_limit
 
 from ..conftest import request_line
 
@@ -175,29 +174,6 @@ class TestInMemory:
     def test_what_is_not_a_request_is_named_by_its_position(self, request_, message):
         with pytest.raises(InputError, match=rf"^requests:2: {message}.*\)$"):
             self.parsed("fine", request_)
-
-
-class TestRequestsFrom:
-    def test_a_file_a_list_and_requests_are_the_same(self, batch):
-        lines = [request_line("a", "Why?", max_tokens=9), request_line("b", "How?")]
-        from_file = requests_from(batch(lines))
-        assert [(request.id, request.text, request.max_tokens) for request in from_file] == [
-            ("a", "Why?", 9),
-            ("b", "How?", None),
-        ]
-        assert from_file[0].body == lines[0]["body"]
-        assert requests_from(lines) == from_file
-        assert requests_from(iter(from_file)) == from_file
-        assert requests_from([]) == []
-
-    def test_questions(self):
-        (request,) = requests_from(["Why?"])
-        assert request.body == {"messages": [{"role": "user", "content": "Why?"}]}
-
-    def test_an_id_used_twice(self):
-        for requests in ([Request("a", "x"), Request("b", "x"), Request("a", "y")], [request_line("a")] * 2):
-            with pytest.raises(InputError, match=r"^mine:.* 'a' was used before"):
-                requests_from(requests, "mine")
 
 
 def test_text_of_nested_parts():

@@ -17,7 +17,7 @@ from shadowprice.report.reproduction import report
 from shadowprice.report.run import run_report
 from shadowprice.runs import RunFolder
 
-from .helpers import HOSTILE, main_row
+from .helpers import HOSTILE
 from .test_run import answer, clearing
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -101,8 +101,13 @@ def look_at(page, folder, *, width=DESKTOP, dark=False, words=()):
 
 
 @pytest.fixture(scope="module")
-def pages(page, tmp_path_factory):
-    """The reports of a reproduction and of a run."""
+def pages(results, tmp_path_factory):
+    """The page about a reproduction, with the commands of its policies, and the page about a run."""
+    command = (
+        "shadowprice run QUESTIONS --policy {policy} --accounting {accounting} --no-reclaim --budget {budget}/query"
+    )
+    rows = [{**row, "command": command.format(**row)} if row["table"] == "main" else row for row in results.rows]
+    page = report(type(results)(rows, results.meta, results.queries))
     folder = tmp_path_factory.mktemp("runs") / "run"
     place = RunFolder.create(folder, 500, {"policy": "clear", "model": "m"})
     with place.ledger as ledger:

@@ -54,8 +54,8 @@ SCHEMA = (
     BEGIN SELECT RAISE(ABORT, 'the journal is append-only'); END""",
 )
 INSERT = "INSERT INTO journal VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
-_ENTRIES = f"""SELECT id, kind, request, reservation, units, output, input, cached, {_ANSWERED}
-    FROM journal ORDER BY id"""
+_ENTRIES = f"SELECT id, kind, request, reservation, units, output, input, cached, {_ANSWERED} FROM journal ORDER BY id"
+_ROWS = _ENTRIES.replace(" FROM", ", result FROM")
 
 
 class Entry(NamedTuple):
@@ -79,9 +79,27 @@ class Entry(NamedTuple):
 
 def read_entries(db: sqlite3.Connection) -> Iterator[Entry]:
     """The journal in a database, oldest entry first."""
-    for number, kind, request, reservation, units, output, input, cached, answered in db.execute(_ENTRIES):
-        usage = None if output is None else Usage(output, input, cached)
-        yield Entry(number, kind, request, reservation, units, usage, bool(answered))
+    return (_entry(*values) for values in db.execute(_ENTRIES))
+
+
+def read_rows(db: sqlite3.Connection) -> Iterator[tuple[Entry, bytes | None]]:
+    """The same with the results, chunks and notes."""
+    return ((_entry(*values), line) for *values, line in db.execute(_ROWS))
+
+
+def _entry(
+    number: int,
+    kind: str,
+    request: str | None,
+    reservation: int | None,
+    units: int,
+    output: int | None,
+    input: int,
+    cached: int,
+    answered: int,
+) -> Entry:
+    usage = None if output is None else Usage(output, input, cached)
+    return Entry(number, kind, request, reservation, units, usage, bool(answered))
 
 
 class Balances:
@@ -154,21 +172,30 @@ class OldJournal(LedgerError):
         super().__init__("was written by an older version of shadowprice (start a new run)")
 
 
-def read_balances(db: sqlite3.Connection) -> Balances:
-    """Reads and checks the journal in a database."""
+def check_tables(db: sqlite3.Connection) -> None:
+    """Refuses a database that is not a ledger of this version."""
     schema = {sql for (sql,) in db.execute("SELECT sql FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'")}
     if schema != set(SCHEMA):
         if {"query", "tokens"} <= {name for _, name, *_ in db.execute("PRAGMA table_info(journal)")}:
             raise OldJournal
         raise LedgerError("its tables are not those of a ledger")
+
+
+def first_balances(entry: Entry | None) -> Balances:
+    """Those after the first entry of a journal."""
+    if entry is None or entry.kind != "budget":
+        raise LedgerError("it has no budget")
+    return Balances(entry.units)
+
+
+def read_balances(db: sqlite3.Connection) -> Balances:
+    """Reads and checks the journal in a database."""
+    check_tables(db)
     (found,) = db.execute("PRAGMA quick_check(1)").fetchone()
     if found != "ok":
         raise LedgerError(" ".join(found.split()))
     entries = read_entries(db)
-    first = next(entries, None)
-    if first is None or first.kind != "budget":
-        raise LedgerError("it has no budget")
-    balances = Balances(first.units)
+    balances = first_balances(next(entries, None))
     for entry in entries:
         balances.add(entry)
     return balances

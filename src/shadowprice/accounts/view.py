@@ -1,4 +1,4 @@
-"""The folder of a run, read and never written: while the run goes on, after its end, after a crash.
+"""A run folder, read and never written: during the run, after its end, after a crash.
 
 The ledger's lock is not touched, and no file appears beside the ledger that was not there.
 """
@@ -11,50 +11,84 @@ import sqlite3
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from shadowprice.errors import InputError
-from shadowprice.tale import ESTIMATE
+from shadowprice.accounts.journal import OldJournal, check_tables, first_balances, read_rows
+from shadowprice.cost import TOKENS, Rates
+from shadowprice.errors import InputError, LedgerError
+from shadowprice.formats.results import ESTIMATE, parse_chunk, parse_result
+from shadowprice.types import Completion, Failure, Outcome, Result, Usage
 
 LEDGER, MANIFEST, FORECAST = "ledger.sqlite", "manifest.json", "forecast.jsonl"
-_ENTRIES = "SELECT id, kind, query, reservation, tokens, result FROM journal ORDER BY id"
-_ENDS = {"pause": "part", "orphan": "lost"}
-_MOST_ANSWER = 240  # characters of an answer that are kept
+FORMAT = 2  # of a run folder, as its manifest says
+_ENDS = {"chunk": "chunk", "orphan": "lost", "void": "void"}
+_MOST_TEXT = 240  # characters of an answer that are kept
 
 
 @dataclass(eq=False)
 class Attempt:
-    """A grant and what became of it.
+    """A grant and what became of it, in units.
 
-    `end` is None while it is in flight (or lost in a crash that nobody has settled yet), then one of
-    answer  it ended with a result: an answer, whole or cut, or an error
-    part    it was paused, and its query goes on from there
-    nothing it failed, and its query may be tried again
-    lost    a crash hid the truth: the whole grant counts as used
+    `end` is None while it is in flight (or lost in a crash after which nobody has resumed the run), then one of
+    result   it ended with the result of its request
+    chunk    it ended with a chunk, from which its request can continue
+    nothing  it failed, and its request may be tried again
+    lost     a crash hid the cost: the whole grant is charged
     """
 
-    query: str
+    request: str
     grant: int
-    used: int = 0
+    cost: int = 0
+    usage: Usage = field(default_factory=Usage)
     end: str | None = None
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What a run has got for a query: `finish` is stop, length, or error."""
+@dataclass(frozen=True, eq=False)
+class RequestView:
+    """What became of a request so far.
 
-    finish: str
-    flags: Sequence[str] = ()
-    text: str = ""
+    outcome   from its result, else from its latest note, else not_sent
+    answered  whether it has a result: its outcome is final
+    cost      units charged for all its attempts, as the ledger has it
+    usage     and their tokens by kind; of a lost attempt nobody knows them
+    forecast  its line in forecast.jsonl, {} without one
+    attempts  oldest first, without those that used nothing
+    flags     what the backend found wrong with the server
+    text      the beginning of the answer, or of the chunks so far
+    extra     what the scheduler added to the result or note
+    """
+
+    id: str
+    outcome: Outcome
+    answered: bool
+    cost: int
+    usage: Usage
+    forecast: Mapping[str, Any]
+    attempts: Sequence[Attempt]
+    flags: Sequence[str]
+    correct: bool | None
+    failure: Failure | None
+    text: str
+    extra: Mapping[str, Any]
+
+    @property
+    def grants(self) -> list[int]:
+        """Units granted to each attempt."""
+        return [attempt.grant for attempt in self.attempts]
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether an attempt has not ended, or was lost in a crash after which nobody has resumed the run."""
+        return any(attempt.end is None for attempt in self.attempts)
 
 
 @dataclass(frozen=True)
 class Moment:
-    """The account after an attempt ended."""
+    """The ledger after an attempt ended, in units; `spent` is the true cost, above the budget too."""
 
     spent: int
     reserved: int
@@ -62,26 +96,23 @@ class Moment:
 
 @dataclass
 class Account:
-    """A run as its folder tells it; estimates of a teacher are in `attempts` under their reserved names."""
+    """A run, as its folder has it."""
 
     path: Path
     manifest: Mapping[str, Any]
     budget: int
-    attempts: list[Attempt] = field(default_factory=list)
-    answers: dict[str, Answer] = field(default_factory=dict)
+    metered: bool = False
+    rates: Rates = TOKENS  # what tokens cost, for `cost.show`
+    attempts: list[Attempt] = field(default_factory=list)  # those of estimates too: see `is_estimate`
+    requests: dict[str, RequestView] = field(default_factory=dict)
     course: list[Moment] = field(default_factory=list)
     starts: list[int] = field(default_factory=list)  # of the rounds that could be found: attempts ended before
-    abandoned: list[Mapping[str, Any]] = field(default_factory=list)  # lines of the error file
-    forecasts: dict[str, Mapping[str, Any]] = field(default_factory=dict)  # where the run has kept them
+    usage: Usage = field(default_factory=Usage)
+    beyond_grants: int = 0
 
     @property
     def done(self) -> bool:
         return bool(self.manifest.get("done"))
-
-    @property
-    def metered(self) -> bool:
-        asked = self.manifest.get("asked") or {}
-        return "metered" in (asked.get("accounting"), asked.get("policy"))
 
     @property
     def summary(self) -> Mapping[str, Any]:
@@ -89,7 +120,7 @@ class Account:
 
     @property
     def rounds(self) -> Sequence[Mapping[str, Any]]:
-        """The clearings, as far as the manifest keeps them."""
+        """The clearings, as far as the manifest has them."""
         rounds: Sequence[Mapping[str, Any]] = self.summary.get("rounds") or self.manifest.get("rounds") or []
         return rounds
 
@@ -102,39 +133,62 @@ def is_run(folder: Path) -> bool:
     return (folder / MANIFEST).exists()
 
 
+def is_estimate(name: str) -> bool:
+    """Whether a name in the ledger is that of an estimate, not of a request."""
+    return name.startswith(ESTIMATE)
+
+
 def read_account(folder: Path) -> Account:
-    try:
-        manifest = orjson.loads((folder / MANIFEST).read_bytes())
-        account = Account(folder, manifest, int(manifest["budget"]))
-        rounds = [int(each["budget"]) for each in account.rounds]
-    except FileNotFoundError:
-        raise InputError("is no run", path=folder, fix="name a folder made by `run`") from None
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise InputError("damaged: not what `run` writes", path=folder / MANIFEST, fix="make it again") from None
-    if (folder / LEDGER).exists():  # killed in its first moments a run has none
+    account = _read_manifest(folder)
+    lines = _Lines()
+    if (folder / LEDGER).exists():  # a run killed in its first moments has none
         try:
             with _opened(folder / LEDGER) as db:
-                _read(db, account, rounds)
-        except (sqlite3.Error, ValueError, KeyError, TypeError, UnicodeDecodeError) as error:
-            told = " ".join(str(error).split())
-            raise InputError(
-                f"not a sound ledger: {told}", path=folder / LEDGER, fix="is it of this version?"
-            ) from None
-    account.abandoned = _abandoned(account)
-    account.forecasts = _forecasts(folder / FORECAST)
+                _read_ledger(db, account, lines)
+            lines.parse_notes()
+        except OldJournal as error:
+            raise InputError(f"{error}", path=folder / LEDGER) from None
+        except (sqlite3.Error, LedgerError, ValueError, KeyError, TypeError, AttributeError) as error:
+            problem = " ".join(str(error).split())
+            raise InputError(f"not a valid ledger: {problem}", path=folder / LEDGER, fix="start a new run") from None
+    account.requests = _requests(account.attempts, lines, _forecasts(folder / FORECAST))
+    return account
+
+
+def _read_manifest(folder: Path) -> Account:
+    try:
+        manifest = orjson.loads((folder / MANIFEST).read_bytes())
+        if manifest.get("format") != FORMAT:
+            raise InputError("was made by an older version of shadowprice", path=folder, fix="start a new run")
+        asked = manifest.get("asked") or {}
+        account = Account(
+            folder,
+            manifest,
+            int(manifest["budget"]),
+            metered=asked.get("accounting") == "metered" or asked.get("policy") in ("index", "metered"),
+            rates=Rates(**asked["rates"]) if asked.get("rates") else TOKENS,
+        )
+        for each in account.rounds:
+            int(each["budget"])
+    except FileNotFoundError:
+        raise InputError("not a run folder", path=folder, fix="name a folder made by `run`") from None
+    except InputError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise InputError("damaged: `run` did not write this", path=folder / MANIFEST, fix="start a new run") from None
     return account
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[sqlite3.Connection]:
-    """A connection that writes nothing: SQLite would leave files behind if it were simply told to read."""
+    """A connection that writes nothing: opened in the usual way to read, SQLite would leave files behind."""
     beside = [path.with_name(path.name + suffix) for suffix in ("-wal", "-shm")]
-    if all(os.access(each, os.W_OK) for each in beside):  # a run that goes on, or was killed
+    if all(os.access(each, os.W_OK) for each in beside):  # the run continues, or was killed
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as db:
             yield db
         return
     with tempfile.TemporaryDirectory(prefix="shadowprice-") as place:
-        if beside[0].exists():  # a killed run in a copy or out of reach: its log has to be replayed elsewhere
+        if beside[0].exists():  # a killed run, copied or not ours to write: its log has to be replayed elsewhere
             for each in (path, beside[0]):
                 shutil.copy(each, place)
             path = Path(place) / path.name
@@ -145,53 +199,95 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
             yield db
 
 
-def _read(db: sqlite3.Connection, account: Account, rounds: Sequence[int]) -> None:
+class _Lines:
+    """Results, chunks and notes of requests, parsed and shortened; of a request's notes, the latest only."""
+
+    def __init__(self) -> None:
+        self.results: dict[str, Result] = {}
+        self.notes: dict[str, Result] = {}
+        self.flags: dict[str, dict[str, None]] = {}  # a set that keeps the order
+        self.text: dict[str, str] = {}
+        self._notes: dict[str, bytes] = {}
+
+    def add(self, kind: str, request: str, line: bytes) -> None:
+        if kind == "note":
+            self._notes[request] = line
+        elif kind == "chunk":
+            chunk, sample, _ = parse_chunk(line)
+            self._completed(request, chunk, self.text.get(request, "") + (chunk.text if sample == 0 else ""))
+        else:
+            result = parse_result(line)
+            if result.completion is not None:
+                self._completed(request, result.completion, result.text)
+            self.results[request] = replace(result, completion=None)
+
+    def parse_notes(self) -> None:
+        waiting = {request: line for request, line in self._notes.items() if request not in self.results}
+        self.notes = {request: parse_result(line) for request, line in waiting.items()}
+
+    def _completed(self, request: str, completion: Completion, text: str) -> None:
+        self.flags.setdefault(request, {}).update(dict.fromkeys(completion.flags))
+        self.text[request] = text[:_MOST_TEXT]
+
+
+def _read_ledger(db: sqlite3.Connection, account: Account, lines: _Lines) -> None:
     """Follows the journal; see `shadowprice.accounts.sqlite` for what its entries mean."""
+    check_tables(db)
+    rows = read_rows(db)
+    balances = first_balances(next(rows, (None, None))[0])
+    rounds = [int(each["budget"]) for each in account.rounds]
     opened: dict[int, Attempt] = {}
-    spent = reserved = ended = 0
-    for number, kind, query, reservation, tokens, result in db.execute(_ENTRIES):
-        # A round begins when just its budget is left; metered, others may be under way.
-        due = rounds[len(account.starts) :][:1]
-        if due == [account.budget - spent - reserved] and (account.metered or (kind == "reserve" and not opened)):
-            account.starts.append(ended)
-        if kind == "reserve":
-            opened[number] = Attempt(query, tokens)
-            account.attempts.append(opened[number])
-            reserved += tokens
-        elif kind in ("settle", "pause", "orphan", "void"):
-            attempt = opened.pop(reservation)
-            attempt.used, attempt.end = tokens, _ENDS.get(kind, "nothing" if result is None else "answer")
-            reserved -= attempt.grant
-            spent += tokens
-            if kind == "void":  # never sent
-                account.attempts.remove(attempt)
-            else:
-                ended += 1
-                account.course.append(Moment(spent, reserved))
-        if result is not None and kind != "pause":
-            account.answers[query] = _answer(orjson.loads(result))
+    for entry, line in rows:
+        # A round begins when its budget is available; metered, others may be in flight.
+        due = rounds[len(account.starts) : len(account.starts) + 1]
+        if due == [balances.available] and (account.metered or (entry.kind == "reserve" and not opened)):
+            account.starts.append(len(account.course))
+        balances.add(entry)
+        request = entry.request or ""
+        if entry.kind == "reserve":
+            opened[entry.id] = Attempt(request, entry.units)
+            account.attempts.append(opened[entry.id])
+        elif entry.reservation is not None:
+            attempt = opened.pop(entry.reservation)
+            attempt.cost, attempt.usage = entry.units, entry.usage or Usage()
+            attempt.end = _ENDS.get(entry.kind, "nothing" if line is None else "result")
+            if entry.kind != "void":
+                account.course.append(Moment(balances.charged, balances.reserved))
+        if line is not None and not is_estimate(request):
+            lines.add(entry.kind, request, line)
+    account.attempts = [attempt for attempt in account.attempts if attempt.end != "void"]
+    account.usage = Usage(balances.output, balances.input, balances.cached)
+    account.beyond_grants = balances.beyond_grants
 
 
-def _answer(line: Mapping[str, Any]) -> Answer:
-    if error := line.get("error"):
-        return Answer("error", text=f"{error['code']}: {error['message']}")
-    told, choice = line["shadowprice"], (line["response"]["body"].get("choices") or [{}])[0]
-    said = (choice.get("message") or {}).get("content") or choice.get("text") or ""
-    return Answer(told["finish"], told["flags"], str(said)[:_MOST_ANSWER])
-
-
-def _abandoned(account: Account) -> list[Mapping[str, Any]]:
-    """Who was abandoned, from the run's error file, if that is still there and still of this run."""
-    named = (account.manifest.get("files") or {}).get("errors")
-    path = Path(named) if named else account.path / "abandoned.jsonl"
-    try:
-        lines = [orjson.loads(line) for line in path.read_bytes().splitlines() if line.strip()]
-        found = [line for line in lines if line["custom_id"] not in account.answers and line["error"]["code"]]
-        failed = [account.answers[line["custom_id"]] for line in lines if line["custom_id"] in account.answers]
-    except (OSError, ValueError, KeyError, TypeError):
-        return []
-    of_this_run = all(answer.finish == "error" for answer in failed)
-    return found if of_this_run and len(found) == account.summary.get("abandoned") else []
+def _requests(
+    attempts: Sequence[Attempt], lines: _Lines, forecasts: Mapping[str, Mapping[str, Any]]
+) -> dict[str, RequestView]:
+    """All requests that the folder knows: in the order of the forecasts, then of the ledger."""
+    by_request: dict[str, list[Attempt]] = {request: [] for request in forecasts}
+    for attempt in attempts:
+        if not is_estimate(attempt.request):
+            by_request.setdefault(attempt.request, []).append(attempt)
+    for request in (*lines.results, *lines.notes):
+        by_request.setdefault(request, [])
+    views = {}
+    for request, some in by_request.items():
+        known = lines.results.get(request) or lines.notes.get(request) or Result(request, "not_sent")
+        views[request] = RequestView(
+            id=request,
+            outcome=known.outcome,
+            answered=request in lines.results,
+            cost=sum(attempt.cost for attempt in some),
+            usage=sum((attempt.usage for attempt in some), Usage()),
+            forecast=forecasts.get(request, {}),
+            attempts=some,
+            flags=tuple(lines.flags.get(request, ())),
+            correct=known.correct,
+            failure=known.failure,
+            text=lines.text.get(request, ""),
+            extra=known.extra,
+        )
+    return views
 
 
 def _forecasts(path: Path) -> dict[str, Mapping[str, Any]]:
@@ -200,8 +296,3 @@ def _forecasts(path: Path) -> dict[str, Mapping[str, Any]]:
         return {line["custom_id"]: line for line in lines}
     except (OSError, ValueError, KeyError, TypeError):
         return {}
-
-
-def is_estimate(query: str) -> bool:
-    """A question to the teacher of a `tale` run, not a query."""
-    return query.startswith(ESTIMATE)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from shadowprice.errors import Refused
 from shadowprice.formats.limits import LIMIT_FIELDS
@@ -20,6 +20,7 @@ from shadowprice.types import Completion
 __all__ = [
     "BOX_STOPS",
     "LANDING",
+    "AsyncContext",
     "Backend",
     "can_be_continued",
     "effective_limit",
@@ -72,6 +73,19 @@ class Backend(Protocol):
     async def close(self) -> None:
         """Release connections and memory; the backend cannot be used afterwards."""
         ...
+
+
+class AsyncContext:
+    """Closes a backend at the end of an `async with`."""
+
+    async def close(self) -> None:
+        raise NotImplementedError
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
 
 # --- requests ----------------------------------------------------------------------------------

@@ -42,8 +42,8 @@ def forecaster(options: argparse.Namespace) -> tuple[Predictor, str]:
     """What forecasts, by --forecast or --forecaster, and what a run remembers it by."""
     from shadowprice.forecast import DEFAULT, load
     from shadowprice.forecast.folder import fingerprint
-    from shadowprice.formats.forecasts import ForecastTable
     from shadowprice.formats.files import sha256_of
+    from shadowprice.formats.forecasts import ForecastTable
 
     if options.forecast:
         return ForecastTable(options.forecast), f"file {sha256_of(options.forecast)}"

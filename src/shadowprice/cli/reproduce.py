@@ -10,69 +10,104 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from shadowprice.cli.common import DONE, some
-from shadowprice.datasets.shipped import shipped_hash, shipped_traces
+from shadowprice.cli.common import DONE, count
+from shadowprice.cli.options import EXIT, Commands, add_command
 from shadowprice.errors import InputError
-from shadowprice.forecast import Forecaster, default, load
-from shadowprice.formats.files import sha256_of
-from shadowprice.formats.traces import read_traces
-from shadowprice.lab.compare import Row
-from shadowprice.lab.reproduction import Wishes, reproduce
-from shadowprice.lab.results import Results, refuse_other_content
-from shadowprice.types import Trace
 
-_SHOWN = 20  # broken lines that are named one by one
+if TYPE_CHECKING:
+    from shadowprice.forecast import Forecaster
+    from shadowprice.lab.compare import Row
+    from shadowprice.lab.results import Results
+    from shadowprice.types import Trace
+
+_SHOWN = 20  # broken lines that are listed one by one
+_DESCRIPTION = """\
+The paper's tables and figures on recorded answers: those of SmolLM2-135M-Instruct in the package, or
+traces of your own model. Greedy answers are the same at every limit, so replaying them is exact and costs
+nothing. Forecasts are never learned from the questions they are evaluated on: they are learned from
+--train, without the evaluated questions, or cross-fitted by question. A --forecaster is used as it is:
+train it on other questions.
+
+  shadowprice reproduce --out build/lab
+  shadowprice reproduce --traces mine.jsonl.gz --train others.jsonl.gz --cap 4096 --out build/mine
+
+Writes report.html, results.json, a CSV file per table, and figures as SVG and PNG. The report opens with
+a summary; "what held and what did not" checks the paper's claims one by one.
+"""
 
 
-def reproduce_command(options: argparse.Namespace) -> int:
-    _check(options)
-    bad: list[InputError] = []
-    skip = bad.append if options.skip_bad else None
-    traces, train, files = _read(options, skip)
-    _tell_bad(bad)
-    wishes = Wishes(
-        options.model,
-        options.cap,
-        options.streams,
-        options.budgets,
-        options.policies,
-        options.seeds,
-        options.calibrate,
-        options.quick,
+def add(commands: Commands) -> None:
+    command = add_command(
+        commands, "reproduce", "the paper's tables and figures on recorded answers", _DESCRIPTION, EXIT
     )
-    about = {"command": shlex.join(["shadowprice", *options.arguments]), "files": files, "bad_lines": len(bad)}
-    with _progress(quiet=options.quiet) as tell:
-        results = reproduce(traces, train, _forecaster(options.forecaster), wishes, tell=tell, about=about)
+    command.add_argument("--traces", nargs="+", default=[], metavar="FILE", help="(default: those in the package)")
+    command.add_argument("--train", nargs="+", default=[], metavar="FILE", help="traces to learn forecasts from")
+    command.add_argument("--forecaster", metavar="DIR", help="made by train; `default` is the one in the package")
+    command.add_argument(
+        "--calibrate", type=int, default=0, metavar="N", help="adapt it to N questions, which are not evaluated"
+    )
+    command.add_argument(
+        "--model", default="", metavar="NAME", help="if the traces have several (default: the largest)"
+    )
+    command.add_argument("--cap", type=int, metavar="N", help="cut longer answers here (default: as recorded)")
+    command.add_argument("--streams", nargs="+", default=[], metavar="NAME", help="(default: all four)")
+    command.add_argument(
+        "--budgets", nargs="+", default=[], metavar="B", help="tokens per query: 256, or in median lengths: 0.5x"
+    )
+    command.add_argument("--policies", nargs="+", default=[], metavar="NAME", help="(default: all)")
+    command.add_argument("--seeds", type=int, metavar="N", help="streams drawn of each kind (default: 5)")
+    command.add_argument("--quick", action="store_true", help="two seeds and coarser curves: two minutes at most")
+    command.add_argument("--skip-bad", action="store_true", help="list broken lines and continue without them")
+    command.add_argument("--out", required=True, metavar="DIR", help="where the results go")
+    command.add_argument("--no-report", action="store_true", help="no report and no figures: results.json and CSV only")
+    command.add_argument("--quiet", action="store_true", help="no progress")
+    command.set_defaults(command=reproduce)
+
+
+def reproduce(options: argparse.Namespace) -> int:
+    # Before NumPy is imported. Vectors are short here, and threads that wait for each other are slow on a busy machine.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    from shadowprice.lab import reproduction
+
+    _check(options)
+    broken: list[InputError] = []
+    traces, train, files = _read(options, broken.append if options.skip_bad else None)
+    _list_broken(broken)
+    config = reproduction.Config(
+        model=options.model,
+        cap=options.cap,
+        streams=options.streams,
+        budgets=options.budgets,
+        policies=options.policies,
+        seeds=options.seeds,
+        calibrate=options.calibrate,
+        quick=options.quick,
+    )
+    about = {"command": shlex.join(["shadowprice", *options.arguments]), "files": files, "bad_lines": len(broken)}
+    with _show_progress(quiet=options.quiet) as progress:
+        results = reproduction.reproduce(
+            traces, train, _forecaster(options.forecaster), config, tell=progress, about=about
+        )
     results.write(options.out)
-    pictures = "" if options.no_report else _draw(Path(options.out))
-    _print_verdict(results)
-    print(f"\neverything is in {options.out}: {pictures}results.json, tables/*.csv")
+    written = [*([] if options.no_report else _draw(Path(options.out))), "results.json", "tables/*.csv"]
+    _print_summary(results)
+    print(f"\nresults -> {options.out}: {', '.join(written)}")
     return DONE
 
 
-def _draw(folder: Path) -> str:
-    """The report and the figures, where Matplotlib is installed; says what there is."""
-    if find_spec("matplotlib") is None:
-        print("no report and no figures (pip install 'shadowprice[plots]')", file=sys.stderr)
-        return ""
-    from shadowprice.report.figures import write_figures
-    from shadowprice.report.reproduction import write_report
-
-    results = Results.read(folder)
-    (folder / "figures").mkdir(exist_ok=True)
-    write_figures(results.rows, folder / "figures")
-    write_report(results, folder / "report.html")
-    return "report.html, figures/*, "
+# --- reading -----------------------------------------------------------------------------------
 
 
 def _check(options: argparse.Namespace) -> None:
-    """What can be refused before anything is read."""
+    """Refuse invalid options before anything is read."""
+    from shadowprice.lab.results import refuse_other_content
+
     if options.train and options.forecaster:
-        raise InputError("--train and --forecaster: forecasts come from one of them", fix="leave one out")
+        raise InputError("--train and --forecaster: forecasts come from one of them", fix="leave out one of them")
     if options.seeds is not None and not 1 <= options.seeds <= 1000:
-        raise InputError(f"--seeds {options.seeds} is no number of streams", fix="give 1 to 1000")
+        raise InputError(f"--seeds {options.seeds} is not a number of streams", fix="give 1 to 1000")
     seen: set[str] = set()
     for path in options.traces:
         if os.path.realpath(path) in seen:
@@ -84,89 +119,120 @@ def _check(options: argparse.Namespace) -> None:
 def _read(
     options: argparse.Namespace, skip: Callable[[InputError], None] | None
 ) -> tuple[list[Trace], list[Trace], list[dict[str, Any]]]:
-    """Traces to evaluate on, traces to train on, and what is known of the files."""
-    if not options.traces:
-        train = [] if options.forecaster or options.train else shipped_traces("train")
-        files = [_shipped("traces", "eval")] + ([_shipped("train", "train")] if train else [])
-        more, known = _read_all(options.train, "train", skip)
-        return shipped_traces("eval"), train + more, files + known
-    traces, known = _read_all(options.traces, "traces", skip)
-    train, more_known = _read_all(options.train, "train", skip)
-    return traces, train, known + more_known
+    """Traces to evaluate on, traces to train on, and a record of every file."""
+    from shadowprice.datasets.shipped import shipped_traces
+
+    if options.traces:
+        traces, files = _read_files(options.traces, "traces", skip)
+    else:
+        traces, files = shipped_traces("eval"), [_shipped("traces", "eval")]
+    if options.traces or options.train or options.forecaster:
+        train, train_files = _read_files(options.train, "train", skip)
+    else:
+        train, train_files = shipped_traces("train"), [_shipped("train", "train")]
+    return traces, train, files + train_files
 
 
 def _shipped(role: str, split: str) -> dict[str, Any]:
+    from shadowprice.datasets.shipped import shipped_hash
+
     return {"role": role, "path": f"shipped with the package: {split}", "sha256": shipped_hash(split)}
 
 
-def _read_all(
+def _read_files(
     paths: Sequence[str], role: str, skip: Callable[[InputError], None] | None
 ) -> tuple[list[Trace], list[dict[str, Any]]]:
+    from shadowprice.formats.files import sha256_of
+    from shadowprice.formats.traces import read_traces
+
     traces: list[Trace] = []
-    known = []
+    files = []
     for path in paths:
         if os.path.isdir(path):
-            raise InputError("is a folder", path=path, fix="name a trace file")
+            raise InputError("is a folder", path=path, fix="give a trace file")
         try:
             found = list(read_traces(path, skip=skip))
         except InputError as error:
             if error.line is None or skip is not None:
                 raise
-            fix = f"{error.fix}, or leave out such lines with --skip-bad"
+            fix = f"{error.fix}, or continue without such lines with --skip-bad"
             raise InputError(error.problem, path=path, line=error.line, fix=fix) from None
-        known.append({"role": role, "path": path, "sha256": sha256_of(path), "traces": len(found)})
+        files.append({"role": role, "path": path, "sha256": sha256_of(path), "traces": len(found)})
         traces += found
-    return traces, known
+    return traces, files
 
 
-def _tell_bad(bad: Sequence[InputError]) -> None:
-    for error in bad[:_SHOWN]:
+def _list_broken(errors: Sequence[InputError]) -> None:
+    for error in errors[:_SHOWN]:
         print(f"{error.path}:{error.line}: {error.problem}; skipped", file=sys.stderr)
-    if len(bad) > _SHOWN:
-        print(f"and {len(bad) - _SHOWN:,} more", file=sys.stderr)
-    if bad:
-        print(f"{some(len(bad), 'broken line')} skipped", file=sys.stderr)
+    if len(errors) > _SHOWN:
+        print(f"and {len(errors) - _SHOWN:,} more", file=sys.stderr)
+    if errors:
+        print(f"{count(len(errors), 'broken line')} skipped", file=sys.stderr)
 
 
 def _forecaster(folder: str | None) -> Forecaster | None:
+    from shadowprice.forecast import default, load
+
     return None if folder is None else default() if folder == "default" else load(folder)
 
 
+# --- showing -----------------------------------------------------------------------------------
+
+
 @contextmanager
-def _progress(*, quiet: bool) -> Iterator[Callable[[int, int, str], None]]:
+def _show_progress(*, quiet: bool) -> Iterator[Callable[[int, int, str], None]]:
     """A bar on a terminal, lines elsewhere."""
     if quiet or sys.stderr is None:
-        yield lambda done, of, what: None
+        yield lambda done, total, step: None
     elif sys.stderr.isatty():
         from tqdm import tqdm
 
         with tqdm(bar_format="{l_bar}{bar}| {n_fmt}/{total_fmt} {elapsed}", leave=False) as bar:
 
-            def show(done: int, of: int, what: str) -> None:
-                bar.total = of
-                bar.set_description(what, refresh=False)
+            def update(done: int, total: int, step: str) -> None:
+                bar.total = total
+                bar.set_description(step, refresh=False)
                 bar.update(done - bar.n)
                 bar.refresh()
 
-            yield show
+            yield update
     else:
-        yield lambda done, of, what: print(f"[{done}/{of}] {what}", file=sys.stderr, flush=True)
+        yield lambda done, total, step: print(f"[{done}/{total}] {step}", file=sys.stderr, flush=True)
 
 
-# --- what is said at the end -------------------------------------------------------------------
+def _draw(folder: Path) -> list[str]:
+    """Write the report and the figures, if Matplotlib is installed; returns their names."""
+    if find_spec("matplotlib") is None:
+        print("note: no report and no figures (pip install 'shadowprice[plots]')", file=sys.stderr)
+        return []
+    from shadowprice.lab.results import Results
+    from shadowprice.report.figures import write_figures
+    from shadowprice.report.reproduction import write_report
+
+    results = Results.read(folder)
+    (folder / "figures").mkdir(exist_ok=True)
+    write_figures(results.rows, folder / "figures")
+    write_report(results, folder / "report.html")
+    return ["report.html", "figures/*"]
 
 
-def _print_verdict(results: Results) -> None:
+def _print_summary(results: Results) -> None:
     meta = results.meta
     stream, budget = meta["queries_are_of"]["stream"], meta["queries_are_of"]["budget"]
     print(
-        f"{meta['model'] or 'unnamed model'}: {some(meta['questions'], 'question')}, cap {meta['cap']:,}, "
+        f"{meta['model'] or 'unnamed model'}: {count(meta['questions'], 'question')}, cap {meta['cap']:,}, "
         f"median length {meta['median_tokens']:,.0f}; forecasts {meta['forecasts']}"
     )
-    print(f"\n% solved, {stream} stream, {budget:,} tokens per query ({budget / meta['median_tokens']:.2f} medians)")
-    cell = [row for row in results.table("main") if row["source"] == "ours"]
-    for row in [row for row in cell if row["stream"] == stream and row["budget"] == budget]:
+    print(f"\n% correct, {stream} stream, {budget:,} tokens per query ({budget / meta['median_tokens']:.2f} medians)")
+    rows = [row for row in results.table("main") if row["source"] == "ours"]
+    rows = [row for row in rows if row["stream"] == stream and row["budget"] == budget]
+    for row in rows:
         print(f"  {row['policy']:<14}{row['accounting']:<10}{_figures(row)}")
+    if best := _best_commands(rows):
+        print("\nthe best of each accounting, on requests of your own")
+        for accounting, command in best.items():
+            print(f"  {accounting:<11}{command}")
     print("\nwhat held and what did not")
     for row in results.table("findings"):
         print(f"  {row['held']:<11}{row['claim']}: {row['measured']}")
@@ -176,8 +242,17 @@ def _print_verdict(results: Results) -> None:
         print(f"note: {note}")
 
 
+def _best_commands(rows: Sequence[Row]) -> dict[str, str]:
+    """For each accounting, the command of the policy with the most correct answers; hindsight has no command."""
+    best: dict[str, str] = {}
+    for row in sorted(rows, key=lambda row: float(row["solved"])):
+        if row.get("command"):
+            best[row["accounting"]] = row["command"]
+    return best
+
+
 def _figures(row: Row) -> str:
     return (
         f"{row['solved']:5.1f}  ({row['ci_low']:.1f} to {row['ci_high']:.1f})  "
-        f"{row['tokens_spent']:,.0f} tokens spent per query, {row['abandoned']:.0f}% abandoned"
+        f"{row['tokens_spent']:,.0f} tokens spent per query, {row['abandoned']:.0f}% declined"
     )

@@ -158,9 +158,8 @@ def _make_run(
     folder: str,
     settings: dict[str, Any],
 ) -> Run:
-    from shadowprice.formats.batch import requests_from
     from shadowprice.formats.questions import read_gold
-    from shadowprice.runs import Run
+    from shadowprice.runs import Run, requests_from
 
     predictor, name = forecaster(options)
     return Run(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from shadowprice.backends.base import LANDING, prefix
+from shadowprice.cost import TOKENS, Rates
 from shadowprice.engine.scheduler import Batch, Report, Round, Work
 from shadowprice.errors import InputError
 from shadowprice.types import Completion, Forecast, Request, Result
@@ -54,11 +55,12 @@ class _Turn(NamedTuple):
 class Fixed:
     """Grants everybody `grant` tokens.
 
-    probe          after an answer, ask for the final answer after beginnings of it, from the longest to the
-                   shortest, so that the server reads nothing again; what it states is in the result's
-                   `extra["probes"]`: age -> [text, tokens]
+    probe          after an answer, ask for the final answer after beginnings of it, one after the other from the
+                   longest to the shortest, so that the server reads nothing again; what it states is in the
+                   result's `extra["probes"]`: age -> [text, tokens]
     give_up_after  so many are sent at first, and the others only once one of them is answered
-    most           units that may be reserved in all
+    most           units that may be spent in all
+    attempts       at one request, whatever became of them
     """
 
     def __init__(
@@ -69,14 +71,16 @@ class Fixed:
         give_up_after: int | None = None,
         most: int | None = None,
         attempts: int = 4,
+        rates: Rates = TOKENS,
     ) -> None:
         self.grant, self.probe, self.give_up_after, self.most = grant, probe, give_up_after, most
         self.rounds: list[Round] = []
-        self._batch = Batch(grant, attempts)
+        self._batch = Batch(grant, attempts, rates)
         self._queue: deque[_Turn] = deque()
         self._answer: dict[int, Completion] = {}
         self._correct: dict[int, bool | None] = {}
         self._probes: dict[int, dict[str, tuple[str, int]]] = {}
+        self._ages: dict[int, list[int]] = {}  # still to probe at, the longest last
         self._sent = self._answers = 0
 
     price: float | None = None
@@ -91,8 +95,10 @@ class Fixed:
         if isinstance(state, Result):
             self._batch.restore(index, state)
         elif not landing:
-            self._batch.cost[index] += state.tokens
+            self._batch.restore(index, state)
+            self._batch.so_far.pop(index)
             self._begin_probes(index, state)
+            self._probe_next(index)
 
     def next(self, available: int) -> Work | None:
         waits = self.give_up_after and not self._answers and self._sent >= self.give_up_after
@@ -111,8 +117,10 @@ class Fixed:
         return work
 
     def done(self, report: Report) -> Result | None:
-        batch, index = self._batch, report.work.index
+        batch, index = self._batch, report.work.place
         batch.charge(report)
+        if self.most is not None:
+            self.most += report.work.bound - report.cost
         if report.work.suffix:
             return self._probed(index, report)
         if report.completion is None:
@@ -125,10 +133,12 @@ class Fixed:
             return batch.answered(index, report.completion, report.correct)
         self._correct[index] = report.correct
         self._begin_probes(index, report.completion)
-        return None
+        return None if self._probe_next(index) else self._all_probed(index)
 
     def close(self, stopped: str = "") -> Iterable[Result]:
-        return self._batch.left(None, stopped)
+        if not stopped:  # answers are kept though there was nothing left to probe them with
+            yield from [self._all_probed(index) for index in sorted(self._answer)]
+        yield from self._batch.left(None, stopped)
 
     def _is_done(self, turn: _Turn) -> bool:
         """Whether an earlier execution has done it."""
@@ -143,14 +153,23 @@ class Fixed:
     def _begin_probes(self, index: int, answer: Completion) -> None:
         assert self.probe is not None
         self._answer[index], self._probes[index] = answer, {}
-        self._queue.extendleft(_Turn(index, age) for age in reversed(self.probe.of(answer)))
+        self._ages[index] = self.probe.of(answer)[::-1]
+
+    def _probe_next(self, index: int) -> bool:
+        """Puts the next probe of an answer before everything else; False if there is none."""
+        if ages := self._ages[index]:
+            self._queue.appendleft(_Turn(index, ages.pop()))
+            return True
+        return False
 
     def _probed(self, index: int, report: Report) -> Result | None:
         if report.completion is not None:
             age = report.work.so_far.tokens if report.work.so_far else 0
             self._probes[index][str(age)] = (report.completion.text, report.completion.tokens)
-        if any(turn.request == index for turn in self._queue):
-            return None
+        return None if self._probe_next(index) else self._all_probed(index)
+
+    def _all_probed(self, index: int) -> Result:
+        del self._ages[index]
         self._batch.error.pop(index, None)
         probes = self._probes.pop(index)
         return self._batch.answered(index, self._answer.pop(index), self._correct.pop(index, None), probes=probes)

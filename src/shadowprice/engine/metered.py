@@ -103,7 +103,8 @@ class Metered:
         self._stopped = np.concatenate([self._stopped, np.zeros(more, dtype=bool)])
         self._waiting = np.concatenate([self._waiting, np.ones(more, dtype=bool)])
         self._corrected = self._batch.forecast
-        self._relearn()
+        self.recalibrate(self._age, self._stopped)
+        self._outdated = True
 
     def restore(self, index: int, state: Result | Completion, *, sample: int = 0, landing: bool = False) -> None:
         self._batch.restore(index, state)
@@ -128,7 +129,7 @@ class Metered:
         return None
 
     def done(self, report: Report) -> Result | None:
-        index, batch = report.work.index, self._batch
+        index, batch = report.work.place, self._batch
         del self._running[index]
         if self._trial == index:
             self._trial = None
@@ -172,26 +173,42 @@ class Metered:
         self._age[index] = answer.tokens
         if answer.finish == "stop":
             self._stopped[index] = True
-            if self.learn and np.count_nonzero(self._stopped) >= self._lesson:
-                self._relearn()
+            self._outdated |= self.recalibrate(self._age, self._stopped)
 
-    def _relearn(self) -> None:
-        """Corrects all forecasts, where enough answers have ended."""
-        self._outdated = True
-        ended = int(np.count_nonzero(self._stopped))
-        if self.learn and ended >= self._lesson:
-            while self._lesson <= ended:
-                self._lesson *= 4
-            self._corrected = recalibrate(self._batch.forecast, self._age, self._stopped)
+    def lesson(self) -> int | None:
+        """How many answers must have ended before forecasts are corrected; None: they never are."""
+        return self._lesson if self.learn else None
+
+    def recalibrate(self, age: NDArray[np.int64], stopped: NDArray[np.bool_]) -> bool:
+        """Corrects all forecasts, where enough answers have ended; says whether it did."""
+        ended = int(np.count_nonzero(stopped))
+        if not self.learn or ended < self._lesson:
+            return False
+        while self._lesson <= ended:
+            self._lesson *= 4
+        self._corrected = recalibrate(self._batch.forecast, age, stopped)
+        return True
 
     # --- who is next ---------------------------------------------------------------------------
 
     def _clear(self, available: int) -> None:
         """Finds the price, and the next chunk of everyone who waits."""
-        batch, rates = self._batch, self._batch.rates
         active = np.flatnonzero(self._waiting)
+        plan = self.plan(active, self._age[active], available)
+        # The chunks of each request by age, and the first of each into the heap.
+        request = active[plan.query]
+        order = np.lexsort((plan.start, request))
+        self._stops, self._index = plan.stop[order], plan.index[order]
+        self._first = np.searchsorted(request[order], np.arange(len(self._batch) + 1))
+        self._heap = [chunk for i in active.tolist() if (chunk := self._next_chunk(i))]
+        heapq.heapify(self._heap)
+        self._outdated = False
+
+    def plan(self, active: NDArray[np.intp], age: NDArray[np.int64], available: int) -> Schedule:
+        """The schedule of those who are `active`, having generated `age` tokens; its price is that of a new round."""
+        batch, rates = self._batch, self._batch.rates
         entry = batch.entry(active.tolist()) if rates.money else 0.0
-        plan = schedule(self._corrected.take(active), batch.cap[active], self._age[active], entry)
+        plan = schedule(self._corrected.take(active), batch.cap[active], age, entry)
         tokens = available if not rates.money else available * 10**6 // rates.output
         price = plan.price(tokens)
         worth = plan.index >= price
@@ -199,17 +216,7 @@ class Metered:
         granted = expected if not rates.money else expected * rates.output // 10**6
         admitted = int(np.unique(plan.query[worth]).size)
         self.rounds.append(Round(available, active.size, admitted, granted, price, "metered"))
-        self._lay_out(plan, active)
-        self._outdated = False
-
-    def _lay_out(self, plan: Schedule, active: NDArray[np.intp]) -> None:
-        """The chunks of each request by age, and the first of each into the heap."""
-        request = active[plan.query]
-        order = np.lexsort((plan.start, request))
-        self._stops, self._index = plan.stop[order], plan.index[order]
-        self._first = np.searchsorted(request[order], np.arange(len(self._batch) + 1))
-        self._heap = [chunk for i in active.tolist() if (chunk := self._next_chunk(i))]
-        heapq.heapify(self._heap)
+        return plan
 
     def _next_chunk(self, index: int) -> _Chunk | None:
         """From the present age to where the index falls, and at least `chunk` tokens further."""

@@ -72,6 +72,11 @@ class Reserved:
         self._left: dict[int, int] = {}  # of the grant of each request, before the sample under way
 
     @property
+    def metered(self) -> bool:
+        """Whether answers that are cut continue later."""
+        return self._can_continue is not None
+
+    @property
     def price(self) -> float | None:
         return self.rounds[-1].price if self.rounds else None
 
@@ -101,7 +106,7 @@ class Reserved:
 
     def done(self, report: Report) -> Result | None:
         self._running -= 1
-        index = report.work.index
+        index = report.work.place
         rest, self._trial = (self._trial, None) if self._trial and self._trial.request == index else (None, self._trial)
         batch = self._batch
         batch.charge(report)
@@ -129,24 +134,31 @@ class Reserved:
     def _clear(self, available: int) -> None:
         """Whoever has no result competes for what is left."""
         batch = self._batch
-        waiting = [i for i, ended in enumerate(batch.ended) if not ended]
-        if (self._cleared and not self.reclaim) or not waiting or available <= 0:
-            return
+        waiting = [place for place, ended in enumerate(batch.ended) if not ended]
+        age = np.array([batch.age(place) for place in waiting], dtype=np.int64)
+        grants = self.decide(waiting, age, available)
+        self._queue.extend(_Turn(place, grant) for place, grant in zip(waiting, grants.tolist(), strict=True) if grant)
+
+    def decide(self, waiting: Sequence[int], age: NDArray[np.int64], available: int) -> NDArray[np.int64]:
+        """A round: tokens for each of those who wait, having generated `age` tokens; 0 for all where none is left."""
+        if (self._cleared and not self.reclaim) or not len(waiting) or available <= 0:
+            return np.zeros(len(waiting), dtype=np.int64)
         self._cleared = True
-        age = np.array([batch.age(i) for i in waiting], dtype=np.int64)
+        batch = self._batch
         forecast = batch.forecast.take(waiting)
         if age.any():
             forecast = remaining(forecast, age)
         decided, grants = self._allocate(forecast, batch.cap[waiting] - age, waiting, available)
-        self._queue.extend(_Turn(i, grant) for i, grant in zip(waiting, grants.tolist(), strict=True) if grant > 0)
-        if self._queue:
-            granted = int(grants.sum()) if not batch.rates.money else sum(self._work(t).bound for t in self._queue)
-            self.rounds.append(
-                Round(available, len(waiting), len(self._queue), granted, decided.price, decided.status)
-            )  # fmt: skip
+        if grants.any():
+            admitted, granted = int(np.count_nonzero(grants)), int(grants.sum())
+            if batch.rates.money:
+                bounds = (self._work(_Turn(place, grant)).bound for place, grant in zip(waiting, grants, strict=True))
+                granted = sum(bound for bound, grant in zip(bounds, grants, strict=True) if grant)
+            self.rounds.append(Round(available, len(waiting), admitted, granted, decided.price, decided.status))
+        return grants
 
     def _allocate(
-        self, forecast: Forecast, room: NDArray[np.float64], waiting: list[int], available: int
+        self, forecast: Forecast, room: NDArray[np.float64], waiting: Sequence[int], available: int
     ) -> tuple[Allocation, NDArray[np.int64]]:
         """Whole tokens for each. Money is divided in output tokens, of which reading the prompt takes the first."""
         rates = self._batch.rates
@@ -181,16 +193,16 @@ class Reserved:
     def _sampled(self, report: Report) -> Result | None:
         """The next sample from what is left of the grant, or the best of them."""
         batch, work, found = self._batch, report.work, report.completion
-        best = self._best.get(work.index)
+        best = self._best.get(work.place)
         if found is None and best is None:
-            return batch.failed(work.index) if batch.gives_up(work.index) else None
+            return batch.failed(work.place) if batch.gives_up(work.place) else None
         if found is not None:
             better = best is None or (best[0].finish == "length" and found.finish == "stop")
             if better or report.correct:
-                best = self._best[work.index] = (found, report.correct)
-            left = self._left[work.index] - found.tokens
+                best = self._best[work.place] = (found, report.correct)
+            left = self._left[work.place] - found.tokens
             if left > 0 and not report.correct and work.sample + 1 < self.samples:
-                self._queue.appendleft(_Turn(work.index, left, work.sample + 1))
+                self._queue.appendleft(_Turn(work.place, left, work.sample + 1))
                 return None
         assert best is not None
-        return batch.answered(work.index, *self._best.pop(work.index))
+        return batch.answered(work.place, *self._best.pop(work.place))

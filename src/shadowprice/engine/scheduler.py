@@ -14,25 +14,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
 from shadowprice.arrays import Array
 from shadowprice.backends.base import join
 from shadowprice.cost import TOKENS, Rates, prompt_bound
-from shadowprice.errors import BackendError, Refused
+from shadowprice.errors import BackendError, Distrusted, Refused
 from shadowprice.formats.declined import declined
 from shadowprice.types import Completion, Failure, Forecast, Outcome, Request, Result, Usage
 
 TRIAL = 8  # tokens of each of the two pieces that show whether a server continues a part of an answer
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(NamedTuple):
     """Something to send.
 
-    index    of the request, in the order in which they were added
+    place    of the request, in the order in which they were added
     grant    tokens it may generate
     bound    units it can cost at most: to be reserved before it is sent
     body     what is sent: the request's own body, unless the scheduler has something to add
@@ -40,7 +39,7 @@ class Work:
     suffix   text to continue with, after `so_far`: asks for the final answer
     """
 
-    index: int
+    place: int
     request: Request
     grant: int
     bound: int
@@ -50,8 +49,7 @@ class Work:
     sample: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(NamedTuple):
     """What came of a piece of work: a completion or an error, what it cost, and after how many attempts."""
 
     work: Work
@@ -143,7 +141,7 @@ class Batch:
         self.forecast = forecast if first else Forecast.joined([self.forecast, forecast])
         self.cap = cap if first else np.concatenate([self.cap, cap])
         self.cost += [0] * n
-        self.usage += [Usage()] * n
+        self.usage += [_NOTHING] * n
         self.tries += [0] * n
         self.ended += [False] * n
         self.unanswered += n
@@ -188,19 +186,19 @@ class Batch:
     # --- what came of it
 
     def charge(self, report: Report) -> None:
-        index = report.work.index
+        index = report.work.place
         self.cost[index] += report.cost
         if report.completion is not None:
-            self.usage[index] = self.usage[index] + report.completion.usage
+            self.usage[index] = _plus(self.usage[index], report.completion)
             self.tries[index] = 0
             self.error.pop(index, None)
-        elif report.error is not None:
+        elif report.error is not None and not isinstance(report.error, Distrusted):  # nothing was sent
             self.tries[index] += report.attempts
             self.error[index] = report.error
 
     def gives_up(self, index: int) -> bool:
         """Whether the latest error of a request is one that another attempt does not help."""
-        return isinstance(self.error[index], Refused) or self.tries[index] >= self.attempts
+        return isinstance(self.error.get(index), Refused) or self.tries[index] >= self.attempts
 
     def answered(self, index: int, answer: Completion, correct: bool | None = None, **extra: Any) -> Result:
         outcome: Outcome = "finished" if answer.finish == "stop" else "truncated"
@@ -225,7 +223,7 @@ class Batch:
                 continue
             if index in self.so_far and not stopped:
                 yield self.answered(index, self.so_far[index])
-            elif index in self.error:
+            elif index in self.error and not (stopped and index in self.so_far):
                 yield self.failed(index)
             elif stopped:
                 failure = Failure("not_sent", f"not sent: {stopped}")
@@ -242,7 +240,7 @@ class Batch:
             self.cost[index], self.usage[index] = state.cost, state.usage
         else:
             self.so_far[index] = join(self.so_far.get(index), state)
-            self.usage[index] = self.usage[index] + state.usage
+            self.usage[index] = _plus(self.usage[index], state)
             self.cost[index] += self.rates.cost(state.usage)
 
     def _end(self, index: int, result: Result) -> Result:
@@ -251,6 +249,13 @@ class Batch:
         self.so_far.pop(index, None)
         self.error.pop(index, None)
         return result
+
+
+_NOTHING = Usage()
+
+
+def _plus(usage: Usage, part: Completion) -> Usage:
+    return part.usage if usage is _NOTHING else usage + part.usage
 
 
 def flagged(part: Completion, flag: str) -> Completion:

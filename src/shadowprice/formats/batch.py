@@ -60,21 +60,6 @@ def parse_batch(lines: Iterable[tuple[int, bytes]], label: str | os.PathLike[str
         yield line
 
 
-def requests_from(requests: str | os.PathLike[str] | Iterable[object], label: str | None = None) -> list[Request]:
-    """The requests of a batch file, or of a list: of questions, request bodies and batch lines, or of `Request`s."""
-    if isinstance(requests, str | os.PathLike):
-        return [line.request for line in read_batch(requests, label)]
-    name, given = label or "requests", list(requests)
-    made = [request for request in given if isinstance(request, Request)]
-    if len(made) < len(given):
-        return [line.request for line in parse_batch(as_batch(given, name), name)]
-    ids = [request.id for request in made]
-    if len(set(ids)) < len(ids):
-        twice = next(id for position, id in enumerate(ids) if id in ids[:position])
-        raise InputError(f"id {twice!r} was used before", path=name, fix="give every request its own")
-    return made
-
-
 def as_batch(requests: Iterable[object], label: str = "requests") -> Iterator[tuple[int, bytes]]:
     """Numbered batch lines for questions (texts), request bodies and parsed batch lines.
 

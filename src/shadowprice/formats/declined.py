@@ -9,7 +9,7 @@ _MESSAGE = "declined: its tokens buy more elsewhere; a larger budget would serve
 
 
 def declined(id: str, forecast: Forecast, position: int, price: float | None) -> Result:
-    """Says what was expected of the request, by the forecast at `position`, and the price it could not pay."""
+    """`position` is the request's place in `forecast`; `price` is None for policies that set none."""
     columns = {name: getattr(forecast, name) for name in ("tokens", "spread", "solve")}
     expected = {name: float(values[position] if values.ndim else values) for name, values in columns.items()}
     return Result(id, "declined", failure=Failure(DECLINED, _MESSAGE, {"forecast": expected, "price": price}))

@@ -10,8 +10,8 @@ __all__ = ["ENDPOINTS", "LIMIT_FIELDS", "Endpoint"]
 class Endpoint(NamedTuple):
     """The fields of a request body: the one that limits the answer, and the one that holds the question."""
 
-    limit: str
-    question: str
+    limit_field: str
+    question_field: str
 
 
 # By the end of the URL, the more specific end first.

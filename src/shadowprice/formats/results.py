@@ -15,6 +15,8 @@ from shadowprice.types import Completion, Failure, Result, Usage
 
 # What the error file says of a request that the market would not pay for.
 DECLINED = "budget_abandoned"
+# In a ledger, names that begin so are estimates of a request's length and not requests of the run.
+ESTIMATE = "shadowprice.estimate:"
 
 
 def result_line(result: Result) -> bytes:

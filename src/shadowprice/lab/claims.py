@@ -335,7 +335,7 @@ def _index(lab: Lab) -> tuple[str, bool]:
     for stream in rows.streams:
         for budget in rows.column("budget"):
             cell = {"stream": stream, "budget": budget}
-            ours, clear, uniform = (rows.solved(**cell, policy=p) for p in ("metered", "clear", "uniform"))
+            ours, clear, uniform = (rows.solved(**cell, policy=p) for p in ("index", "clear", "uniform"))
             gains.append(ours - max(clear, uniform))
             if gains[-1] < -_HALF:
                 behind.append(cell)

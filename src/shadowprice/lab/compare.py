@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.arrays import Array
-from shadowprice.lab.pools import Pool
 from shadowprice.engine import HINDSIGHT
+from shadowprice.lab.pools import Pool
 from shadowprice.lab.simulations import Accounting, Outcome, Queries, Way, run_way
 from shadowprice.lab.streams import draw
 

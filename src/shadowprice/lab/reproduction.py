@@ -17,8 +17,8 @@ from shadowprice.lab.config import Lab, budgets_of, known
 from shadowprice.lab.experiments import EXPERIMENTS, run_experiments
 from shadowprice.lab.figure_data import query_table
 from shadowprice.lab.pools import FEWEST, TIERS, Pool, Recorded, make_pool, recorded, trained_without
-from shadowprice.lab.simulations import WAYS
 from shadowprice.lab.results import Results
+from shadowprice.lab.simulations import WAYS
 from shadowprice.lab.streams import STREAMS, counts
 from shadowprice.types import Trace
 
@@ -55,9 +55,9 @@ def reproduce(
     policies = known("policy", config.policies, list(WAYS))
     seeds = config.seeds or (QUICK_SEEDS if config.quick else SEEDS)
     models = _models(traces, config)
-    budgets_of(models[0], config.budgets)  # a budget that is none is told before the work begins
+    budgets_of(models[0].median, config.budgets)  # a budget that is none is told before the work begins
     pools = _pools(models, train, forecaster, config.calibrate)
-    budgets = budgets_of(pools[0], config.budgets)
+    budgets = budgets_of(pools[0].median, config.budgets)
     lab = Lab(pools, models, streams, budgets, policies, seeds, quick=config.quick)
     rows, left_out = run_experiments(lab, lambda done, of, name: tell(1 + done, steps, name))
     queries, cell = query_table(lab)

@@ -14,6 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.engine import HINDSIGHT, Settings, make_scheduler
+from shadowprice.engine.bulk import simulate_lengths
+from shadowprice.engine.metered import Metered
+from shadowprice.engine.reserved import Reserved
 from shadowprice.engine.scheduler import Work
 from shadowprice.engine.simulate import simulate
 from shadowprice.lab.pools import Mask, Pool
@@ -51,14 +54,14 @@ class Way:
 # Who is compared, and in which accounting. Grants of hindsight are used to the last token, so that what they reach is
 # the same in all of them, and nobody reaches more in any. Traces hold no teacher's estimates: `tale` is left out.
 WAYS: dict[str, tuple[Accounting, ...]] = {
-    "uniform": ("reserved", "reclaimed", "metered"),
+    "uniform": ("reserved", "metered"),  # it declines nobody, so that nobody is there to reclaim for
     "proportional": ("reserved", "metered"),
     "heuristic": ("reserved",),
     "auction": ("reserved",),
     "clear": ("reserved", "reclaimed", "metered"),
     "triangular": ("reserved",),
     "quadratic": ("reserved",),
-    "expected": ("reserved", "reclaimed", "metered"),
+    "expected": ("reserved", "reclaimed"),
     "index": ("metered",),
     "oracle": ("reserved", "metered"),
     "clairvoyant": ("reserved", "metered"),
@@ -79,7 +82,8 @@ class Attempts:
     def tokens(self) -> Tokens:
         """What a query needs: the attempts up to the first that is correct."""
         first = np.where(self.correct.any(axis=1), self.correct.argmax(axis=1), self.length.shape[1] - 1)
-        return np.cumsum(self.length, axis=1)[np.arange(first.size), first]
+        total: Tokens = np.cumsum(self.length, axis=1)[np.arange(first.size), first]
+        return total
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,22 +124,12 @@ def run_way(way: Way, queries: Queries, budget: int) -> Outcome:
         return _with_hindsight(way.policy, queries, budget)
     if queries.attempts is not None:
         return _best_of(way, queries, queries.attempts, budget)
-    ends = np.where(queries.truncated, queries.cap + 1, queries.length).tolist()
-
-    def answer(work: Work) -> Completion:
-        left = ends[work.index] - (work.so_far.tokens if work.so_far else 0)
-        if left <= work.grant:
-            return Completion("", left, "stop", "server")
-        return Completion("", work.grant, "length", "server")
-
+    ends = np.where(queries.truncated, queries.cap + 1, queries.length)
     scheduler = make_scheduler(way.settings(queries.cap))
+    assert isinstance(scheduler, Reserved | Metered)
     scheduler.add([_REQUEST] * len(queries), queries.forecast)
-    done = simulate(scheduler, answer, budget)
-    granted, spent = [0] * len(queries), [0] * len(queries)
-    for work in done.work:
-        granted[work.index] = work.grant + (work.so_far.tokens if work.so_far else 0)
-        spent[work.index] = min(granted[work.index], ends[work.index])
-    return _outcome(queries, np.array(granted), np.array(spent), scheduler.price)
+    served = simulate_lengths(scheduler, ends, budget, queries.cap)
+    return _outcome(queries, served.granted, served.generated, scheduler.price)
 
 
 def _best_of(way: Way, queries: Queries, attempts: Attempts, budget: int) -> Outcome:
@@ -143,21 +137,21 @@ def _best_of(way: Way, queries: Queries, attempts: Attempts, budget: int) -> Out
     length, ended, correct = attempts.length.tolist(), attempts.ended.tolist(), attempts.correct.tolist()
 
     def answer(work: Work) -> Completion:
-        tokens = min(work.grant, length[work.index][work.sample])
-        whole = ended[work.index][work.sample] and tokens == length[work.index][work.sample]
+        tokens = min(work.grant, length[work.place][work.sample])
+        whole = ended[work.place][work.sample] and tokens == length[work.place][work.sample]
         return Completion("", tokens, "stop" if whole else "length", "server")
 
     settings = replace(way.settings(attempts.cap), samples=attempts.length.shape[1])
     scheduler = make_scheduler(settings)
     scheduler.add([_REQUEST] * len(queries), queries.forecast)
-    done = simulate(scheduler, answer, budget, correct=lambda work, found: correct[work.index][work.sample])
+    done = simulate(scheduler, answer, budget, correct=lambda work, found: correct[work.place][work.sample])
     granted, spent = np.zeros(len(queries), dtype=np.int64), np.zeros(len(queries), dtype=np.int64)
     solved, finished = np.zeros(len(queries), dtype=bool), np.zeros(len(queries), dtype=bool)
     for work, found in zip(done.work, done.found, strict=True):
-        granted[work.index] = max(granted[work.index], spent[work.index] + work.grant)
-        spent[work.index] += found.tokens
-        finished[work.index] |= found.finish == "stop"
-        solved[work.index] |= found.finish == "stop" and correct[work.index][work.sample]
+        granted[work.place] = max(granted[work.place], spent[work.place] + work.grant)
+        spent[work.place] += found.tokens
+        finished[work.place] |= found.finish == "stop"
+        solved[work.place] |= found.finish == "stop" and correct[work.place][work.sample]
     return Outcome(granted, spent, finished, solved, scheduler.price)
 
 

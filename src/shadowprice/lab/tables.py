@@ -12,7 +12,6 @@ from shadowprice.lab.compare import Drawn, Row, compare, compare_drawn
 from shadowprice.lab.config import Lab, NotPossible, budgets_of
 from shadowprice.lab.pools import FEWEST, TIERS, Pool, Question, Recorded, make_pool
 from shadowprice.lab.simulations import Accounting, Attempts, Queries
-from shadowprice.types import Trace
 
 ATTEMPTS = 4  # the paper's K
 ATTEMPT_CAP = 1024  # and its B
@@ -133,9 +132,10 @@ def best_of_k(pool: Recorded, questions: Sequence[Question], seed: int) -> Queri
     length = np.array([[max(1, min(t.tokens, cap)) for t in attempts] for attempts in chosen])
     ended = np.array([[not t.truncated and t.tokens <= cap for t in attempts] for attempts in chosen])
     attempts = Attempts(length, ended, ended & np.array([[bool(t.correct) for t in each] for each in chosen]), cap)
+    correct = np.any(attempts.correct, axis=1).tolist()
     together = [
-        [replace(each[0], tokens=int(tokens), truncated=False, correct=bool(correct))]
-        for each, tokens, correct in zip(chosen, attempts.tokens, attempts.correct.any(axis=1), strict=True)
+        [replace(each[0], tokens=int(tokens), truncated=False, correct=right)]
+        for each, tokens, right in zip(chosen, attempts.tokens, correct, strict=True)
     ]
     whole = make_pool(Recorded(pool.model, ATTEMPTS * cap, together))
     return replace(Queries.of(whole, np.arange(len(chosen))), attempts=attempts)

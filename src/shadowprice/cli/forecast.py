@@ -1,0 +1,59 @@
+"""`shadowprice forecast`: what is expected of every request, as JSON lines."""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import ExitStack
+from itertools import islice
+from typing import IO
+
+from shadowprice.cli.common import DONE, bar, copied, forecaster, refuse_same_file, standard_output
+from shadowprice.cli.options import EXIT, Commands, add_command, add_forecaster
+from shadowprice.errors import InputError
+
+_DESCRIPTION = """\
+Writes a forecast for every request of a batch file: the median length of its answer (tokens), the
+standard deviation of the log length (spread), the probability that it is correct (solve), and how long
+correct answers are (solved_tokens, solved_spread). plan and run read the file with --forecast, so you can
+inspect and edit it first.
+
+  shadowprice forecast requests.jsonl --forecaster forecaster --out lengths.jsonl
+  shadowprice forecast requests.jsonl | jq -s 'sort_by(-.tokens) | .[:10]'
+"""
+
+
+def add(commands: Commands) -> None:
+    command = add_command(commands, "forecast", "what is expected of every request, as JSON lines", _DESCRIPTION, EXIT)
+    command.add_argument("file", metavar="IN.jsonl", help="OpenAI Batch file; - reads standard input")
+    add_forecaster(command)
+    command.add_argument("--out", default="-", metavar="FILE", help="(default: standard output)")
+    command.add_argument("--quiet", action="store_true", help="no progress bar")
+    command.set_defaults(command=forecast, forecast=None)
+
+
+def forecast(options: argparse.Namespace) -> int:
+    from shadowprice.forecast import CHUNK
+    from shadowprice.formats.batch import read_batch
+    from shadowprice.formats.files import replacing
+    from shadowprice.formats.forecasts import forecast_line
+
+    refuse_same_file(input=options.file, out=options.out)
+    predictor, _ = forecaster(options)
+    with ExitStack() as stack:
+        source = stack.enter_context(copied("-")) if options.file == "-" else options.file
+        label = "standard input" if options.file == "-" else options.file
+        lines = bar(options)(read_batch(source, label=label), "forecasting")
+        out: IO[bytes]
+        if options.out == "-":  # written as it is made: the reader need not wait
+            out = standard_output()
+        else:
+            (out,) = stack.enter_context(replacing([options.out]))
+        empty = True
+        while requests := [line.request for line in islice(lines, CHUNK)]:
+            found = predictor.predict(requests)
+            out.writelines(forecast_line(request.id, found, i) + b"\n" for i, request in enumerate(requests))
+            out.flush()
+            empty = False
+        if empty:
+            raise InputError("has no requests", path=label, fix="write one JSON object per line")
+    return DONE
