@@ -162,6 +162,7 @@ class Metered:
         return None
 
     def close(self, stopped: str = "") -> Iterable[Result]:
+        self._waiting[:] = False
         return self._batch.left(self.price, stopped)
 
     # --- what is learnt ------------------------------------------------------------------------

@@ -137,8 +137,9 @@ class Reserved:
         if over or batch.continues(place) is False:
             return batch.answered(place, answer, report.correct)
         batch.so_far[place] = answer
-        if rest and rest.grant:
-            self._queue.appendleft(rest)
+        more = min(rest.grant, batch.cap[place] - answer.tokens) if rest else 0
+        if rest and more:
+            self._queue.appendleft(rest._replace(grant=int(more)))
         return None
 
     def close(self, stopped: str = "") -> Iterable[Result]:
@@ -175,14 +176,24 @@ class Reserved:
         room = batch.cap[waiting] - age
         if self._best:
             room *= [1 - self._samples_of(place) / self.samples for place in waiting]
-        decided, grants = self._allocate(forecast, np.round(room), waiting, available)
+        room = np.round(room)
+        decided, grants = self._allocate(forecast, room, waiting, available)
+        if self.reclaim and not grants.any() and self._cost(waiting, room) <= available:
+            grants = room.astype(np.int64)  # the market would pay for nobody, and there is enough for everybody
         if grants.any():
-            admitted, granted = int(np.count_nonzero(grants)), int(grants.sum())
-            if batch.rates.money:
-                bounds = (self._work(_Turn(place, grant)).bound for place, grant in zip(waiting, grants, strict=True))
-                granted = sum(bound for bound, grant in zip(bounds, grants, strict=True) if grant)
+            admitted, granted = int(np.count_nonzero(grants)), int(self._cost(waiting, grants))
             self.rounds.append(Round(available, len(waiting), admitted, granted, decided.price, decided.status))
         return grants
+
+    def _cost(self, places: Sequence[int], grants: NDArray[Any]) -> float:
+        """The units that these grants can cost together, infinitely many where one has no end."""
+        batch, total = self._batch, float(grants.sum())
+        if not batch.rates.money or total == np.inf:
+            return total
+        each = zip(places, grants.tolist(), strict=True)
+        return sum(
+            batch.rates.bound(batch.prompt[place] + batch.age(place), int(grant)) for place, grant in each if grant
+        )
 
     def _allocate(
         self, forecast: Forecast, room: NDArray[np.float64], waiting: Sequence[int], available: int
