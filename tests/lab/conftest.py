@@ -18,7 +18,7 @@ from shadowprice.report.reproduction import report
 
 @pytest.fixture(scope="session")
 def pool() -> Pool:
-    """The shipped answers, with forecasts learnt from the shipped training traces."""
+    """The shipped answers, with forecasts learned from the shipped training traces."""
     (model,) = recorded(shipped_traces("eval"))
     forecaster, _ = trained_without(shipped_traces("train"), [model])
     return make_pool(model, forecaster, about="trained")
