@@ -216,7 +216,7 @@ class Reserved:
         if batch.continues(turn.place) is None:  # a piece, and another that shows whether the server continues
             grant = min(TRIAL, grant if so_far else -(-grant // 2))
         if self.samples > 1:
-            grant = int(min(grant, batch.cap[turn.place] // self.samples))
+            grant = int(min(grant, batch.cap[turn.place] / self.samples))
         body = batch.requests[turn.place].body
         if self.announce:
             body = with_limit(body, grant)
