@@ -1,40 +1,20 @@
-"""A run answers what the budget allows, loses nothing, and never spends a token too many."""
+"""A run answers what the budget allows, loses nothing, and never exceeds its budget."""
 
 import asyncio
 import json
-import sys
 
 import numpy as np
 import pytest
 
-from shadowprice import Forecast, InputError
-from shadowprice.accounts.sqlite import Ledger
-from shadowprice.backends.recorded import ReplayBackend
-from shadowprice.cli import main
-from shadowprice.errors import Refused, Unavailable
-from shadowprice.formats.batch import read_requests
-from shadowprice.formats.traces import read_traces
-from shadowprice.runner import Settings, run, write_results
+from shadowprice import Forecast, InputError, Request
+from shadowprice.backends.recorded import RecordedBackend
+from shadowprice.cost import Rates
+from shadowprice.errors import LedgerError, Refused, Unavailable
+from shadowprice.formats.results import parse_result
+from shadowprice.runs import Run
 from shadowprice.types import Completion, Trace
 
-from .backends import hostile
 from .conftest import read_jsonl, request_line
-
-
-def talks(words, pause=0.0):
-    """An honest server that has this much to say."""
-
-    async def behave(request, reply):
-        count = min(request.limit, words)
-        await reply.head()
-        for _ in range(count):
-            await reply.piece("word ")
-            await asyncio.sleep(pause)
-        await reply.finish("length" if request.limit < words else "stop")
-        await reply.usage(count)
-        await reply.end()
-
-    return behave
 
 
 class Known:
@@ -43,422 +23,471 @@ class Known:
     def __init__(self, lengths, factor=1.0):
         self.lengths, self.factor = lengths, factor
 
-    def predict(self, queries):
-        return Forecast([self.lengths[query.id] * self.factor for query in queries])
+    def predict(self, requests):
+        return Forecast([self.lengths[request.id] * self.factor for request in requests])
 
 
 class World:
-    """A batch, recorded answers to it, and a ledger."""
+    """Requests, recorded answers to them, and a folder for the run."""
 
-    def __init__(self, tmp_path, batch, n=40, budget=4000, seed=0):
+    def __init__(self, folder, n=40, budget=4000, seed=0):
         rng = np.random.default_rng(seed)
         self.lengths = {f"q{i}": int(rng.integers(10, 300)) for i in range(n)}
-        traces = [
+        self.backend = RecordedBackend(
             Trace(name, f"Question {name}?", tokens, response="x" * tokens) for name, tokens in self.lengths.items()
-        ]
-        self.path = batch([request_line(name, f"Question {name}?") for name in self.lengths])
-        self.requests = list(read_requests(self.path))
-        self.backend = ReplayBackend(traces)
-        self.ledger = Ledger.create(tmp_path / "ledger.sqlite", budget)
-        self.folder = tmp_path
-
-    def run(self, backend=None, forecaster=None, **settings):
-        settings.setdefault("patience", 0.01)
-        progress = asyncio.run(
-            run(
-                self.requests,
-                self.ledger,
-                backend or self.backend,
-                forecaster or Known(self.lengths),
-                Settings(**settings),
-            )
         )
-        return write_results(self.requests, self.ledger, progress, out=self.folder / "out", errors=self.folder / "err")
+        self.requests = [request_line(name, f"Question {name}?") for name in self.lengths]
+        self.folder, self.budget = folder, budget
+
+    def make(self, backend=None, forecaster=None, folder="run", **settings):
+        return Run(
+            self.requests,
+            budget=self.budget,
+            backend=backend or self.backend,
+            forecaster=forecaster or Known(self.lengths),
+            folder=self.folder / folder if folder else None,
+            **settings,
+        )
+
+    def run(self, *arguments, **settings):
+        """The summary; answers and errors are in the folder."""
+        with self.make(*arguments, **settings) as run:
+            summary = asyncio.run(run.execute(patience=0.01))
+            run.write(self.folder / "out", self.folder / "err")
+            self.entries = list(run.ledger.entries())
+        return summary
 
     def files(self):
         return read_jsonl(self.folder / "out"), read_jsonl(self.folder / "err")
 
 
 @pytest.fixture
-def world(tmp_path, batch):
-    made = World(tmp_path, batch)
-    yield made
-    made.ledger.close()
+def world(tmp_path):
+    return World(tmp_path)
 
 
 class TestARun:
-    @pytest.mark.parametrize("policy", ["clear", "uniform", "expected", "proportional", "auction"])
-    def test_every_query_ends_in_one_file_and_the_budget_holds(self, world, policy):
-        summary = world.run(policy=policy)
+    @pytest.mark.parametrize("policy", ["clear", "uniform", "expected", "proportional", "auction", "index"])
+    def test_every_request_ends_in_one_file_and_the_budget_holds(self, world, policy):
+        summary = world.run(policy=policy, accounting="metered" if policy == "index" else "reserved")
         out, errors = world.files()
-        assert sorted([line["custom_id"] for line in out + errors]) == sorted(world.lengths)
+        assert sorted(line["custom_id"] for line in out + errors) == sorted(world.lengths)
         order = list(world.lengths)
         for lines in (out, errors):
             names = [line["custom_id"] for line in lines]
             assert names == sorted(names, key=order.index)
         assert summary.spent <= 4000
         assert summary.spent == sum(line["response"]["body"]["usage"]["completion_tokens"] for line in out)
-        assert world.ledger.reserved == 0
-        assert summary.finished + summary.truncated + summary.abandoned + summary.failed == summary.queries
+        assert summary.spent == sum(line["shadowprice"]["cost"] for line in out)
+        assert sum(summary.outcomes.values()) == summary.requests == 40
 
-    def test_perfect_forecasts_spend_on_whole_answers_only(self, world):
-        summary = world.run()
-        assert summary.truncated == 0
-        assert summary.finished > 0
-        assert all(line["error"]["code"] == "budget_abandoned" for line in world.files()[1])
+    def test_right_forecasts_are_spent_on_complete_answers_only(self, world):
+        summary = world.run(policy="clear")
+        assert summary.count("truncated") == 0
+        assert summary.count("finished") > 0
+        for line in world.files()[1]:
+            assert line["error"]["code"] == "budget_abandoned"
+            assert line["error"]["price"] > 0
+            assert line["error"]["forecast"]["tokens"] == world.lengths[line["custom_id"]]
 
-    def test_what_is_not_used_is_offered_to_the_abandoned(self, tmp_path, batch):
-        """Forecasts twice too long leave half of every grant; later clearings use it."""
+    def test_what_is_not_used_is_offered_to_those_that_were_declined(self, tmp_path):
+        """Forecasts that are twice too long leave half of every grant; later clearings use it."""
         answered = {}
         for reclaim in (False, True):
-            folder = tmp_path / str(reclaim)
-            folder.mkdir()
-            world = World(folder, batch)
-            summary = world.run(forecaster=Known(world.lengths, 2.0), reclaim=reclaim)
-            answered[reclaim] = summary.finished
+            (tmp_path / str(reclaim)).mkdir()
+            world = World(tmp_path / str(reclaim))
+            summary = world.run(forecaster=Known(world.lengths, 2.0), policy="clear", reclaim=reclaim)
+            answered[reclaim] = summary.count("finished")
             assert (len(summary.rounds) > 1) == reclaim
             assert summary.spent <= 4000
-            world.ledger.close()
         assert answered[True] > 1.3 * answered[False]
 
-    def test_a_finished_run_is_not_paid_for_again(self, world):
-        first = world.run()
-        before = list(world.ledger.entries())
-        second = world.run()
-        assert (second.finished, second.spent) == (first.finished, first.spent)
-        assert list(world.ledger.entries()) == before
+    def test_no_answer_is_above_the_limits(self, world):
+        world.requests = [{**line, "body": {**line["body"], "max_tokens": 50}} for line in world.requests[:20]]
+        world.requests += [request_line(name, f"Question {name}?") for name in list(world.lengths)[20:]]
+        world.run(policy="uniform", max_tokens=70)
+        for line in world.files()[0]:
+            most = 50 if int(line["custom_id"][1:]) < 20 else 70
+            assert line["shadowprice"]["tokens"] <= most
 
-    def test_several_answers_to_one_request_are_refused(self, tmp_path, batch):
-        requests = list(read_requests(batch([request_line("a", n=2)])))
-        with Ledger.create(tmp_path / "l", 100) as ledger, pytest.raises(InputError, match="several answers"):
-            asyncio.run(run(requests, ledger, ReplayBackend([]), Known({"a": 5}), Settings()))
+    def test_a_budget_of_nothing_declines_everything(self, tmp_path):
+        summary = World(tmp_path, budget=0).run()
+        assert (summary.outcomes, summary.spent) == ({"declined": 40}, 0)
+
+    def test_a_run_needs_no_folder(self, world):
+        with world.make(folder=None) as run:
+            results = run.complete()
+            assert [result.id for result in results] == list(world.lengths)
+            assert run.spent == sum(result.cost for result in results) <= 4000
+            assert run.price == run.summary().price > 0
+        assert list(world.folder.iterdir()) == []
+
+    def test_results_come_as_they_are_known(self, world):
+        async def go(run):
+            return [result async for result in run]
+
+        with world.make() as run:
+            first = asyncio.run(go(run))
+        assert sorted(result.id for result in first) == sorted(world.lengths)
+        with world.make() as run:
+            again = asyncio.run(go(run))
+        assert [result.id for result in again] == list(world.lengths)
+        assert {r.id: r.outcome for r in again} == {r.id: r.outcome for r in first}
+
+    def test_results_of_an_earlier_execution_come_first_and_once(self, world):
+        async def go(run):
+            found = []
+            async for result in run:
+                found.append(result.id)
+                if len(found) == 5:
+                    run.stop()
+            return found
+
+        with world.make(policy="uniform") as run:
+            asyncio.run(go(run))
+            before = [name for name, _ in run.ledger.results()]
+        assert 5 <= len(before) < 40
+        with world.make(policy="uniform") as run:
+            found = asyncio.run(go(run))
+        assert found[: len(before)] == before
+        assert len(found) == len(set(found))
+
+    def test_an_error_of_the_run_itself_is_raised_where_its_results_are_read(self, world):
+        async def go(run):
+            async for _ in run:
+                run.ledger.close()
+
+        with world.make() as run, pytest.raises(LedgerError):
+            asyncio.run(go(run))
 
 
-class Flaky:
-    """A backend that fails as told, and otherwise answers with ten tokens."""
+class TestRequests:
+    backend = RecordedBackend([])
 
-    def __init__(self, *failures):
-        self.failures, self.calls = list(failures), 0
+    def test_texts_bodies_and_batch_lines_are_requests(self):
+        body = {"messages": [{"role": "user", "content": "Why?"}]}
+        run = Run(["Why?", body, request_line("mine")], budget=10, backend=self.backend)
+        assert [request.id for request in run.requests] == ["request-1", "request-2", "mine"]
 
-    async def complete(self, body, limit):
-        self.calls += 1
-        if self.failures:
-            raise self.failures.pop(0)
-        return Completion("ok", min(10, limit), "stop", "server", body={"usage": {"completion_tokens": 10}})
+    @pytest.mark.parametrize(
+        ("requests", "said"),
+        [
+            ([], "no requests"),
+            ([request_line("a", n=2)], "'a' asks for several answers"),
+            ([Request("a", "Why?"), "Why not?"], "both Request objects and others"),
+            ([Request("a", "Why?"), Request("a", "Why not?")], "'a' is used 2 times"),
+            ([request_line("shadowprice.estimate:1:a")], "reserved"),
+        ],
+    )
+    def test_what_cannot_be_run_is_refused_before_a_folder_is_made(self, tmp_path, requests, said):
+        with pytest.raises(InputError, match=said):
+            Run(requests, budget=10, backend=self.backend, folder=tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+
+
+class Flaky(RecordedBackend):
+    """Recorded answers, and failures for some of the requests."""
+
+    def __init__(self, world, **failures):
+        self.__dict__.update(vars(world.backend))
+        self.failures = failures
+
+    async def complete(self, body, limit, **options):
+        name = body["messages"][-1]["content"].split()[-1].rstrip("?")
+        if error := self.failures.get(name):
+            raise error
+        return await super().complete(body, limit, **options)
 
 
 class TestFailures:
-    def one(self, tmp_path, batch, backend, budget=100, **settings):
-        world = World(tmp_path, batch, n=1, budget=budget)
-        world.lengths = {"q0": 30}
-        summary = world.run(backend=backend, policy="uniform", max_tokens=30, **settings)
-        world.ledger.close()
-        return summary, world.ledger
+    def test_are_reported_with_their_cause_and_never_as_declined(self, world):
+        backend = Flaky(
+            world,
+            q1=Refused("no such model", code="model_not_found"),
+            q2=Unavailable("the connection broke", tokens=None),
+            q3=ZeroDivisionError("a bug"),
+        )
+        summary = world.run(backend, policy="uniform", max_tokens=60)
+        found = {line["custom_id"]: line["error"] for line in world.files()[1]}
+        assert summary.outcomes["failed"] == 3
+        assert found["q1"]["code"] == "model_not_found"
+        assert (found["q2"]["code"], found["q2"]["message"]) == ("backend_unavailable", "the connection broke")
+        assert found["q3"]["message"] == "ZeroDivisionError: a bug"
+        assert "budget_abandoned" not in {error["code"] for error in found.values()}
 
-    def test_an_attempt_that_generated_nothing_is_tried_again_for_nothing(self, tmp_path, batch):
-        backend = Flaky(Unavailable("busy", tokens=0, delay=0.001), Unavailable("busy", tokens=0))
-        summary, _ = self.one(tmp_path, batch, backend)
-        assert (summary.finished, summary.spent, backend.calls) == (1, 10, 3)
+    def test_are_tried_again_when_the_run_is_resumed_from_what_is_left(self, world):
+        dead = {name: Unavailable("no connection", tokens=0) for name in world.lengths}
+        first = world.run(Flaky(world, **dead), policy="uniform", attempts=1)
+        assert (first.outcomes, first.spent) == ({"failed": 40}, 0)
+        second = world.run(policy="uniform", resume=True)
+        assert second.count("failed", "declined", "not_sent") == 0
+        out, errors = world.files()
+        assert (len(out), errors) == (40, [])
 
-    def test_an_unknown_outcome_is_charged_in_full_before_another_try(self, tmp_path, batch):
-        backend = Flaky(Unavailable("lost", tokens=None))
-        summary, _ = self.one(tmp_path, batch, backend)
-        assert (summary.finished, summary.spent) == (1, 30 + 10)
+    def test_what_failures_have_cost_is_not_there_when_they_are_tried_again(self, tmp_path):
+        world = World(tmp_path, n=10, budget=1000)
+        lost = {name: Unavailable("lost", tokens=None) for name in ("q1", "q2", "q3")}
+        first = world.run(Flaky(world, **lost), policy="uniform", attempts=1)
+        second = world.run(policy="uniform", resume=True)
+        assert second.outcomes.get("failed", 0) == 0
+        assert first.spent <= second.spent <= 1000
+        assert sum(entry.units for entry in world.entries if entry.kind == "settle") == second.spent
 
-    def test_unknown_outcomes_never_add_up_to_more_than_the_budget(self, tmp_path, batch):
-        backend = Flaky(*[Unavailable("lost", tokens=None)] * 9)
-        summary, ledger = self.one(tmp_path, batch, backend, budget=70, attempts=10)
-        assert summary.finished == 0
-        assert summary.spent <= 70
-        assert ledger.overspent == 0
-
-    def test_attempts_are_bounded(self, tmp_path, batch):
-        backend = Flaky(*[Unavailable("busy", tokens=0, delay=0.0)] * 99)
-        summary, _ = self.one(tmp_path, batch, backend, attempts=3)
-        assert (backend.calls, summary.failed, summary.spent) == (3, 1, 0)
-        assert read_jsonl(tmp_path / "err")[0]["error"]["code"] == "backend_unavailable"
-
-    def test_a_refusal_is_final(self, tmp_path, batch):
-        backend = Flaky(Refused("no such model", code="model_not_found"))
-        summary, _ = self.one(tmp_path, batch, backend)
-        assert (backend.calls, summary.failed) == (1, 1)
-        assert read_jsonl(tmp_path / "err")[0]["error"]["code"] == "model_not_found"
+    def test_a_run_in_which_something_failed_resumes_no_answer_that_it_has(self, world):
+        world.run(Flaky(world, q1=Refused("no")), policy="uniform", max_tokens=60)
+        before = {line["custom_id"]: line for line in world.files()[0]}
+        world.run(policy="uniform", max_tokens=60, resume=True)
+        after = {line["custom_id"]: line for line in world.files()[0]}
+        assert before.items() <= after.items()
+        assert "q1" in after
 
 
 class Scripted:
-    """Answers in turn, each of so many tokens."""
+    """Answers in turn, each with a number of tokens."""
+
+    model = "m"
 
     def __init__(self, *answers):
-        self.answers, self.limits = list(answers), []
+        self.answers, self.limits, self.seeds = list(answers), [], []
 
-    async def complete(self, body, limit):
+    def can_continue(self, body):
+        return False
+
+    async def complete(self, body, limit, **options):
         self.limits.append(limit)
+        self.seeds.append(body.get("seed"))
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
         text, tokens, *flags = answer
         cut = tokens > limit
-        usage = {"usage": {"completion_tokens": min(tokens, limit)}, "choices": [{"text": text}]}
-        finish = "length" if cut else "stop"
-        return Completion(text, min(tokens, limit), finish, "server", tuple(flags), body=usage)
+        form = {"usage": {"completion_tokens": min(tokens, limit)}, "choices": [{"text": text}]}
+        return Completion(text, min(tokens, limit), "length" if cut else "stop", "server", tuple(flags), body=form)
+
+    async def close(self):
+        pass
 
 
-class TestBestOfK:
-    """A query's grant is shared by its samples, in sequence."""
+class TestSeveralSamples:
+    """The samples of a request share its grant, one after the other."""
 
-    def one(self, tmp_path, batch, backend, samples=4):
-        requests = list(read_requests(batch([request_line("q", "Well?")])))
-        with Ledger.create(tmp_path / "ledger", 100) as ledger:
-            settings = Settings(policy="uniform", samples=samples, attempts=1)
-            verify = lambda name, found: found.text == "right"  # noqa: E731
-            asyncio.run(run(requests, ledger, backend, Known({"q": 5}), settings, verify=verify))
-            (line,) = dict(ledger.results()).values()
-            return json.loads(line), ledger.spent
+    def one(self, backend, samples=4, folder=None):
+        gold = {"q": ("right", "exact")}
+        run = Run(
+            [request_line("q", "Well?")], budget=100, backend=backend, forecaster=Known({"q": 5}), folder=folder,
+            gold=gold, policy="uniform", samples=samples, attempts=1,
+        )  # fmt: skip
+        with run:
+            asyncio.run(run.execute())
+            (result,) = run.results()
+            return result, run.spent
 
-    def test_a_sample_that_passes_stops_the_rest(self, tmp_path, batch):
+    def test_a_correct_one_stops_the_rest(self):
         backend = Scripted(("wrong", 30), ("right", 20), ("never asked", 10))
-        line, spent = self.one(tmp_path, batch, backend)
-        assert line["response"]["body"]["choices"][0]["text"] == "right"
-        assert (spent, backend.limits) == (50, [100, 70])
+        result, spent = self.one(backend)
+        assert (result.text, result.correct) == ("right", True)
+        assert (spent, result.cost, backend.limits, backend.seeds) == (50, 50, [100, 70], [0, 1])
 
-    def test_samples_end_with_the_grant(self, tmp_path, batch):
+    def test_they_end_with_the_grant(self):
         backend = Scripted(("wrong", 60), ("wrong too", 60))
-        line, spent = self.one(tmp_path, batch, backend)
+        result, spent = self.one(backend)
         assert (spent, backend.limits) == (100, [100, 40])
-        assert line["shadowprice"]["finish"] == "stop"  # the first came to its end
+        assert (result.text, result.outcome) == ("wrong", "finished")  # the first that came to its end
 
-    def test_what_a_failed_sample_may_have_cost_is_charged(self, tmp_path, batch):
-        backend = Scripted(("wrong", 30), Unavailable("lost", tokens=None))
-        _, spent = self.one(tmp_path, batch, backend)
-        assert spent == 100
+    def test_what_a_failed_one_may_have_cost_is_charged(self):
+        result, spent = self.one(Scripted(("wrong", 30), Unavailable("lost", tokens=None)))
+        assert (result.text, spent, result.cost) == ("wrong", 100, 100)
 
-    def test_what_was_wrong_with_any_sample_is_told(self, tmp_path, batch):
-        line, _ = self.one(tmp_path, batch, Scripted(("first", 30), ("second", 30, "odd"), ("third", 30, "odd")), 3)
-        assert line["response"]["body"]["choices"][0]["text"] == "first"
-        assert line["shadowprice"]["flags"] == ["odd"]
+    def test_what_was_wrong_with_any_of_them_is_reported(self):
+        result, _ = self.one(Scripted(("first", 30), ("second", 30, "odd"), ("third", 30, "odd")), 3)
+        assert (result.text, result.completion.flags) == ("first", ("odd",))
 
-    def test_grants_are_never_passed(self, tmp_path, batch):
-        backend = Scripted(*[("wrong", 33)] * 9)
-        _, spent = self.one(tmp_path, batch, backend, samples=9)
-        assert spent == 100
+    def test_those_that_were_paid_for_are_kept_when_the_run_is_stopped(self, tmp_path):
+        def make(backend):
+            return Run(
+                [request_line("q", "Well?")], budget=100, backend=backend, forecaster=Known({"q": 5}),
+                folder=tmp_path / "run", policy="uniform", samples=3,
+            )  # fmt: skip
+
+        class Stops(Scripted):
+            async def complete(self, *arguments, **options):
+                run.stop()
+                return await super().complete(*arguments, **options)
+
+        with make(Stops(("first", 30), ("second", 99))) as run:
+            asyncio.run(run.execute())
+            assert (run.results()[0].outcome, run.spent) == ("not_sent", 30)
+        backend = Scripted(("second", 99), ("third", 99))
+        with make(backend) as run:
+            asyncio.run(run.execute())
+            (result,) = run.results()
+            assert (result.text, result.cost, run.spent, backend.seeds) == ("first", 100, 100, [1])
+
+    def test_grants_are_never_exceeded(self):
+        assert self.one(Scripted(*[("wrong", 33)] * 9), samples=9)[1] == 100
 
 
 class TestGold:
-    def test_the_verdict_tells_how_many_are_solved(self, tmp_path, batch, capsys):
-        path = batch([request_line("a"), request_line("b")])
-        gold = batch(
-            [
-                {"custom_id": "a", "gold": "word word", "grader": "exact"},
-                {"custom_id": "b", "gold": "7", "grader": "numeric"},
-            ],
-            "gold.jsonl",
-        )
-        with hostile.Server(talks(2)) as server:
-            arguments = run_command(path, tmp_path, "--base-url", server.url, "--model", "m", "--gold", gold, "--json")
-            assert main(arguments[3:]) == 0
-        assert json.loads(capsys.readouterr().out)["solved"] == 1
-
-    @pytest.mark.parametrize(
-        ("line", "said"),
-        [
-            ({"gold": "1"}, ":1: no custom_id"),
-            ({"custom_id": "a", "gold": "1", "grader": "taste"}, ":1: unknown grader 'taste'"),
-            ("{", ":1: not JSON"),
-        ],
-    )
-    def test_gold_that_is_none(self, tmp_path, batch, capsys, line, said):
-        gold = batch([line], "gold.jsonl")
-        arguments = run_command(
-            batch([request_line("a")]), tmp_path, "--base-url", "http://127.0.0.1:9/v1", "--gold", gold
-        )
-        assert main(arguments[3:]) == 2
-        assert f"{gold}{said}" in capsys.readouterr().err
-
-
-class TestCollect:
-    def test_traces_of_every_sample_graded_and_resumable(self, tmp_path, batch, capsys):
-        questions = batch(
-            [
-                {"id": f"q{i}", "problem": f"Say {i}", "gold": "word", "dataset": "d", "grader": "exact"}
-                for i in range(5)
-            ]
-        )
-        out = tmp_path / "traces.jsonl.gz"
-        with hostile.Server(talks(1)) as server:
-            arguments = ["collect", questions, "--out", out, "--base-url", server.url, "--model", "m", "--samples", 2,
-                         "--max-tokens", 9, "--temperature", 0.5, "--quiet"]  # fmt: skip
-            assert main([str(a) for a in arguments]) == 0
-            asked = len(server.requests)
-            assert main([str(a) for a in [*arguments, "--resume"]]) == 0
-            assert len(server.requests) == asked == 10
-        traces = list(read_traces(out))
-        assert [(t.id, t.sample) for t in traces] == [(f"q{i}", s) for i in range(5) for s in range(2)]
-        assert all(t.correct and t.tokens == 1 and not t.truncated and t.max_tokens == 9 for t in traces)
-        assert "100.0% solved" in capsys.readouterr().out
-
-    def test_an_answer_that_was_cut_is_not_graded_as_if_it_were_whole(self, tmp_path, batch):
-        questions = batch([{"id": "q", "problem": "Say it", "gold": "word", "grader": "exact"}])
-        out = tmp_path / "traces.jsonl"
-        with hostile.Server(talks(5)) as server:
-            main(
-                ["collect", str(questions), "--out", str(out), "--base-url", server.url, "--max-tokens", "1", "--quiet"]
-            )
-        (trace,) = read_traces(out)
-        assert (trace.correct, trace.truncated, trace.response) == (False, True, "word ")
-
-
-def test_a_hundred_queries_at_once_against_a_server_with_a_fifth_of_what_they_want(tmp_path, batch):
-    """Real HTTP; the server counts what it generates."""
-    path = batch([request_line(f"q{i}", "Go on.") for i in range(100)])
-    with hostile.Server(talks(50)) as server:
-        code = main(
-            ["run", str(path), "--budget", "1000", "--base-url", server.url, "--model", "m", "--policy", "auction",
-             "--concurrency", "100", "--out", str(tmp_path / "out"), "--errors", str(tmp_path / "err"), "--quiet"]
+    def test_answers_are_graded_where_the_correct_answer_is_known(self):
+        backend = Scripted(("7", 10), ("8", 10), ("7", 10), ("7", 999))
+        gold = {"a": ("7", "numeric"), "b": ("7", "numeric"), "d": ("7", "numeric")}
+        run = Run(
+            [request_line(name) for name in "abcd"], budget=200, backend=backend, gold=gold, policy="uniform",
+            forecaster=Known(dict.fromkeys("abcd", 5)), concurrency=1,
         )  # fmt: skip
-        assert code == 3
-        assert 0 < server.generated <= 1000
+        results = run.complete()
+        assert [result.correct for result in results] == [True, False, None, False]
+        assert run.summary().correct == 1
+
+    @pytest.mark.parametrize("known", [True, False])
+    def test_answers_that_were_cut_at_the_end_of_the_budget_are_graded_as_any_other(self, tmp_path, known):
+        world = World(tmp_path, n=4, budget=30)
+        gold = dict.fromkeys(world.lengths, ("x", "exact")) if known else {"other": ("x", "exact")}
+        world.run(policy="index", accounting="metered", gold=gold, chunk=8)
+        cut = [parse_result(json.dumps(line)) for line in world.files()[0]]
+        assert {(result.outcome, result.correct) for result in cut} == {("truncated", False if known else None)}
 
 
-def run_command(path, folder, *more):
-    return [
-        sys.executable, "-m", "shadowprice", "run", str(path), "--budget", "6000", "--policy", "expected", "--quiet",
-        "--out", str(folder / "out"), "--errors", str(folder / "err"),
-        "--run-folder", str(folder / "run"), *map(str, more),
-    ]  # fmt: skip
+class TestMoney:
+    rates = Rates.dollars(1, 4, 0.5)
+
+    @pytest.mark.parametrize(("policy", "accounting"), [("clear", "reserved"), ("index", "metered")])
+    def test_a_budget_of_money_holds(self, tmp_path, policy, accounting):
+        world = World(tmp_path)
+        world.budget = "$0.012"
+        summary = world.run(policy=policy, accounting=accounting, rates=self.rates)
+        assert 0 < summary.spent <= summary.budget == 12_000_000
+        assert summary.count("finished") > 0
+        assert summary.count("declined", "truncated") > 0
+
+    def test_tokens_and_money_are_not_mixed_up(self, tmp_path):
+        world = World(tmp_path)
+        world.budget = "$1"
+        with pytest.raises(InputError, match="rates"):
+            world.make()
+        world.budget = "200k"
+        with pytest.raises(InputError, match=r"\$5"):
+            world.make(rates=self.rates)
 
 
-def overshoots(by):
-    """A server that says more than it may, and says so."""
+class TestTheFolder:
+    def test_a_finished_run_is_not_paid_for_again(self, world):
+        first, before = world.run(), world.entries
+        manifest = (world.folder / "run" / "manifest.json").read_bytes()
+        second = world.run(backend=Flaky(world, **{name: Refused("asked again") for name in world.lengths}))
+        assert second == first
+        assert world.entries == before
+        assert (world.folder / "run" / "manifest.json").read_bytes() == manifest
 
-    async def behave(request, reply):
-        await reply.head()
-        await reply.piece("word ", tokens=request.limit + by)
-        await reply.finish("length")
-        await reply.usage(request.limit + by)
-        await reply.end()
-
-    return behave
-
-
-async def knows_only_max_tokens(request, reply):
-    heeded = {"max_tokens": request.body.get("max_tokens", 30)}
-    await talks(30)(hostile.Request(request.path, request.headers, heeded), reply)
-
-
-class TestAServerThatIgnoresItsLimits:
-    """What it generates cannot be bounded, so that it is sent nothing more."""
-
-    def run(self, path, folder, server, *more, budget="6000", concurrency=4):
-        command = run_command(path, folder, "--base-url", server.url, "--model", "m", "--concurrency", concurrency)
-        return main([*command[3:], "--budget", budget, "--policy", "uniform", "--max-tokens", "20", *more])
-
-    def accounts(self, folder):
-        with Ledger.reopen(folder / "run" / "ledger.sqlite") as ledger:
-            return ledger.spent, ledger.overspent
-
-    def test_is_charged_what_it_took_and_sent_nothing_more(self, tmp_path, batch, capsys):
-        names = [f"q{i}" for i in range(60)]
-        with hostile.Server(overshoots(5)) as server:
-            assert self.run(batch([request_line(name) for name in names]), tmp_path, server) == 3
-            assert len(server.requests) <= 4
-            assert self.accounts(tmp_path) == (server.generated, 0)
-        said = capsys.readouterr().err
-        assert f"limit_ignored {len(server.requests)} times" in said
-        assert f"{5 * len(server.requests)} tokens beyond what was granted; the budget still holds" in said
-        assert f"{server.url}/ ignored a limit of 20 tokens: 25; nothing more was sent to it" in said
-        out, errors = read_jsonl(tmp_path / "out"), read_jsonl(tmp_path / "err")
-        assert sorted(line["custom_id"] for line in out + errors) == sorted(names)
-        assert len(out) == len(server.requests)
-        assert {line["error"]["code"] for line in errors} == {"not_sent"}
-
-    def test_that_has_all_of_the_budget_under_way_is_told_from_one_that_has_not(self, tmp_path, batch, capsys):
-        """Nothing is left then to pay the excess from; the verdict says by how much the budget was exceeded."""
-        path = batch([request_line(f"q{i}") for i in range(3)])
-        with hostile.Server(overshoots(5)) as server:
-            assert self.run(path, tmp_path, server, "--json", budget="60") == 3
-            assert server.generated == 75
-            assert self.accounts(tmp_path) == (60, 15)
-        told = capsys.readouterr()
-        assert json.loads(told.out)["overspent"] == 15
-        assert "15 tokens beyond what was granted; the budget was exceeded by 15" in told.err
-
-    def test_is_gone_on_with_once_it_is_mended(self, tmp_path, batch):
-        path = batch([request_line(f"q{i}") for i in range(60)])
-        with hostile.Server(overshoots(5)) as server:
-            assert self.run(path, tmp_path, server, budget="1400") == 3
-            server.behave = talks(20)
-            assert self.run(path, tmp_path, server, "--resume", budget="1400") == 0
-            assert self.accounts(tmp_path) == (server.generated, 0)
-            assert len(server.requests) == 60
-        assert len(read_jsonl(tmp_path / "out")) == 60
-
-    def test_may_know_another_name_for_it(self, tmp_path, batch, capsys):
-        path = batch([request_line(f"q{i}") for i in range(8)])
-        with hostile.Server(knows_only_max_tokens) as server:
-            assert self.run(path, tmp_path, server) == 3
-            assert "--limit-field max_tokens" in capsys.readouterr().err
-            assert self.run(path, tmp_path, server, "--resume", "--limit-field", "max_tokens") == 0
-            assert self.accounts(tmp_path)[0] <= 6000
-
-    def test_is_told_of_when_traces_are_collected(self, tmp_path, batch, capsys):
-        questions = batch([{"id": f"q{i}", "problem": "Say it", "gold": "7", "grader": "exact"} for i in range(20)])
-        out = tmp_path / "traces.jsonl"
-        with hostile.Server(overshoots(5)) as server:
-            arguments = ["collect", questions, "--out", out, "--base-url", server.url, "--max-tokens", 9, "--quiet"]
-            assert main([str(a) for a in arguments]) == 3
-            assert len(server.requests) <= 8
-        assert "nothing more was sent to it" in capsys.readouterr().err
-        assert {(t.tokens, tuple(t.extra["flags"])) for t in read_traces(out)} == {(14, ("limit_ignored",))}
-
-
-class TestResuming:
-    def test_only_the_same_run_is_continued(self, tmp_path, batch, capsys):
-        path = batch([request_line("a")])
-        with hostile.Server(talks(5)) as server:
-            arguments = run_command(path, tmp_path, "--base-url", server.url, "--model", "m")[3:]
-            assert main(arguments) == 0
-            assert main(arguments) == 2
-            assert "--resume" in capsys.readouterr().err
-            assert main([*arguments, "--resume"]) == 0
-            assert main([*arguments, "--resume", "--policy", "uniform"]) == 2
-            assert "another policy" in capsys.readouterr().err
-
-    @pytest.mark.parametrize(("words", "more"), [(60, []), (2, ["--no-reclaim"])])
-    def test_what_is_finished_stays_as_it_is(self, tmp_path, batch, words, more):
-        """Prices of abandoned queries too; and a single clearing stays single, though tokens are left."""
-        path = batch([request_line(f"q{i}", "word " * 5 * i) for i in range(1, 20)])
-        found = []
-        with hostile.Server(talks(words)) as server:
-            arguments = run_command(path, tmp_path, "--base-url", server.url, "--model", "m", *more)[3:]
-            for resume in ([], ["--resume"]):
-                assert main([*arguments, "--budget", "400", *resume]) == 3
-                names = ("out", "err", "run/manifest.json")
-                found.append([len(server.requests), *((tmp_path / name).read_text() for name in names)])
-        assert found[0] == found[1]
-        assert all(line["error"]["price"] for line in read_jsonl(tmp_path / "err"))
-
-    def test_there_must_be_a_run_to_continue(self, tmp_path, batch, capsys):
-        path = batch([request_line("a")])
-        with hostile.Server(talks(5)) as server:
-            assert main(run_command(path, tmp_path, "--base-url", server.url, "--model", "m", "--resume")[3:]) == 2
-        assert "no run to continue" in capsys.readouterr().err
-
-    def test_a_ledger_that_is_gone_is_not_made_anew(self, tmp_path, batch, capsys):
-        path = batch([request_line("a")])
-        with hostile.Server(talks(5)) as server:
-            arguments = run_command(path, tmp_path, "--base-url", server.url, "--model", "m")[3:]
-            assert main(arguments) == 0
-            (tmp_path / "run" / "ledger.sqlite").unlink()
-            assert main([*arguments, "--resume"]) == 2
-            assert len(server.requests) == 1
-        assert "no such ledger" in capsys.readouterr().err
-
-    def test_the_manifest_tells_what_was_run(self, tmp_path, batch):
-        path = batch([request_line("a")])
-        with hostile.Server(talks(5)) as server:
-            main(run_command(path, tmp_path, "--base-url", server.url, "--model", "m")[3:])
-        manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+    def test_the_manifest_says_what_was_run(self, world):
+        summary = world.run(policy="clear")
+        manifest = json.loads((world.folder / "run" / "manifest.json").read_text())
         assert manifest["done"] is True
-        assert manifest["asked"]["model"] == "m"
-        assert manifest["rounds"][0]["admitted"] == 1
-        assert manifest["summary"]["finished"] == 1
+        assert (manifest["budget"], manifest["asked"]["policy"]) == (4000, "clear")
+        assert len(manifest["rounds"]) == len(summary.rounds)
+        assert manifest["summary"]["outcomes"] == summary.outcomes
+
+    def test_what_was_expected_of_every_request_is_kept(self, world):
+        world.run()
+        kept = read_jsonl(world.folder / "run" / "forecast.jsonl")
+        assert {line["custom_id"]: line["tokens"] for line in kept} == world.lengths
+
+    @pytest.mark.parametrize("change", [{"policy": "uniform"}, {"max_tokens": 7}, {"samples": 2}, {"reclaim": False}])
+    def test_only_the_same_run_is_resumed(self, world, change):
+        world.run(policy="clear")
+        (name,) = change
+        with pytest.raises(InputError, match=f"another {name}"):
+            world.make(**{"policy": "clear", **change})
+
+    def test_other_requests_another_budget_or_another_model_are_another_run(self, world):
+        world.run()
+        world.budget += 1
+        with pytest.raises(InputError, match="another budget"):
+            world.make()
+        world.budget -= 1
+        world.backend.model = "other"
+        with pytest.raises(InputError, match="another model"):
+            world.make()
+        world.backend.model = ""
+        world.requests.pop()
+        with pytest.raises(InputError, match="another input"):
+            world.make()
+
+    def test_it_must_exist_to_be_resumed_and_must_not_to_be_started(self, world):
+        with pytest.raises(InputError, match="not a run to resume"):
+            world.make(resume=True)
+        world.run()
+        with pytest.raises(InputError, match="exists"):
+            world.make(resume=False)
+
+    def test_one_process_at_a_time(self, world):
+        with world.make(), pytest.raises(LedgerError):
+            world.make()
+
+    def test_a_ledger_that_is_gone_is_not_created_again(self, world):
+        world.run()
+        (world.folder / "run" / "ledger.sqlite").unlink()
+        with pytest.raises(LedgerError, match="no such ledger"):
+            world.make()
+
+    @pytest.mark.parametrize("manifest", ["{", "[]", "{}", '{"format": 1, "rounds": [], "asked": {}, "budget": 1}'])
+    def test_a_folder_that_cannot_be_resumed_is_refused_with_a_reason(self, world, manifest):
+        world.run()
+        (world.folder / "run" / "manifest.json").write_text(manifest)
+        with pytest.raises(InputError, match=r"damaged|older version"):
+            world.make()
+
+    def test_a_run_that_was_stopped_continues(self, world):
+        with world.make(policy="uniform") as run:
+            run.stop("a reason")
+            summary = asyncio.run(run.execute())
+        assert (summary.stopped, summary.outcomes) == ("a reason", {"not_sent": 40})
+        summary = world.run(policy="uniform")
+        assert (summary.stopped, summary.count("not_sent")) == ("", 0)
+
+    def test_clearings_before_a_stop_are_kept(self, world):
+        with world.make(policy="clear", concurrency=1) as run:
+            count = 0
+
+            def stop_after_three(result):
+                nonlocal count
+                count += 1
+                if count == 3:
+                    run.stop()
+
+            asyncio.run(run.execute(on_result=stop_after_three))
+            (first,) = run.summary().rounds
+        summary = world.run(policy="clear")
+        assert summary.rounds[0] == first
+        assert len(summary.rounds) >= 2
+
+    def test_answers_in_parts_are_continued_and_no_part_is_paid_for_twice(self, tmp_path):
+        """Stopped again and again, an index run on recorded answers ends with the answers it would have had."""
+        alone = World(tmp_path / "alone", n=12, budget=10**6)
+        alone.folder.mkdir()
+        alone.run(policy="index", accounting="metered", chunk=8)
+        world = World(tmp_path, n=12, budget=10**6)
+        options = {"policy": "index", "accounting": "metered", "chunk": 8, "concurrency": 1}
+        stops = 0
+        while stops < 20:
+            with world.make(**options) as run:
+                seen = 0
+
+                def look(progress, run=run):
+                    nonlocal seen
+                    seen += 1
+                    if seen == 4:
+                        run.stop()
+
+                summary = asyncio.run(run.execute(on_event=look))
+            if not summary.stopped:
+                break
+            stops += 1
+        summary = world.run(**options)
+        assert stops > 1
+        assert summary.spent == sum(world.lengths.values())
+        answers = [
+            {line["custom_id"]: (line["response"]["body"]["choices"], line["shadowprice"]["cost"]) for line in out}
+            for out, _ in (world.files(), alone.files())
+        ]
+        assert answers[0] == answers[1]

@@ -18,6 +18,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from secrets import token_hex
@@ -41,7 +42,7 @@ from shadowprice.formats.questions import Gold
 from shadowprice.formats.results import ESTIMATE, parse_chunk, parse_result
 from shadowprice.grading import grade
 from shadowprice.tale import ASKS, LIMIT, ask, estimates_in, with_estimates
-from shadowprice.types import Forecast, Request, Result, Usage
+from shadowprice.types import Completion, Forecast, Request, Result, Usage
 
 _FORMAT = 2  # of run folders
 
@@ -104,6 +105,7 @@ class Run:
             raise InputError("has no requests", fix="give one or more")
         refuse_several_answers(self.requests)
         refuse_reserved_names(self.requests)
+        refuse_same_names(self.requests)
         self.settings = Settings(rates=rates, **settings)
         self.settings.check()
         self.backend, self.teacher, self.gold = backend, teacher, gold
@@ -111,11 +113,11 @@ class Run:
         self.progress = Progress(self.budget)
         self.teaching: dict[str, Any] | None = None  # what asking the teacher came to
         self._forecaster = forecaster
-        self._scheduler: Scheduler | None = None
+        self._rounds: list[Round] = []
         asked = {
             "input": _hash(self.requests),
             "model": backend.model,
-            "forecast": forecaster_name or type(forecaster).__name__,
+            "forecast": forecaster_name or ("default" if forecaster is None else type(forecaster).__name__),
             "gold": _hash_of(sorted(gold.items())) if gold else None,
             "teacher": {"model": teacher.model} if teacher else None,
             **{name: value for name, value in asdict(self.settings).items() if name not in ("concurrency", "attempts")},
@@ -126,7 +128,7 @@ class Run:
     @property
     def price(self) -> float | None:
         """Of the latest clearing."""
-        return self._scheduler.price if self._scheduler else None
+        return self._rounds[-1].price if self._rounds else None
 
     @property
     def spent(self) -> int:
@@ -138,19 +140,36 @@ class Run:
         self.progress.stop(reason)
 
     def complete(self) -> list[Result]:
-        """The results of all requests, in their order. For scripts and notebooks."""
-        with asyncio.Runner() as runner:
-            runner.run(self.execute())
+        """The results of all requests, in their order, for scripts and notebooks; closes the backends."""
+
+        async def main() -> None:
+            self.ledger.take_over()
+            try:
+                await self.execute()
+            finally:
+                for backend in filter(None, (self.backend, self.teacher)):
+                    await backend.close()
+
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            asyncio.run(main())
+        else:  # in a notebook, whose own loop runs in this thread
+            with ThreadPoolExecutor(1) as thread:
+                thread.submit(asyncio.run, main()).result()
+            self.ledger.take_over()
         return self.results()
 
     async def __aiter__(self) -> AsyncIterator[Result]:
         """Results as they come, those of an earlier execution first. Leaving the loop cancels what is under way."""
+        finished = self.folder is not None and self.folder.finished
+        earlier = self.results() if finished else [parse_result(line) for _, line in self._own(self.ledger.results())]
         ready: asyncio.Queue[Result | None] = asyncio.Queue()
         task = asyncio.create_task(self.execute(on_result=ready.put_nowait))
         task.add_done_callback(lambda _: ready.put_nowait(None))
         try:
-            for _, line in self._own(self.ledger.results()):
-                yield parse_result(line)
+            for each in earlier:
+                yield each
             while (result := await ready.get()) is not None:
                 yield result
             await task
@@ -166,39 +185,40 @@ class Run:
         patience: float = 30.0,
     ) -> Summary:
         """Runs to the end. `on_result` is given the result of each request, `on_event` the progress."""
-        forecaster = self._forecaster or default()
-        forecast = predict_all(forecaster, self.requests)
+        if self.folder and self.folder.finished:
+            return self._finished(self.folder)
+        forecast = predict_all(self._forecaster or default(), self.requests)
         if self.settings.policy == "tale":
-            forecast = await self._taught(forecast, on_event)
+            forecast = await self._taught(forecast, on_event, patience)
         if self.folder:
+            self.folder.save(done=False)
             self.folder.keep_forecast([request.id for request in self.requests], forecast)
         scheduler = make_scheduler(self.settings, lambda request: self.backend.can_continue(request.body))
-        self._scheduler = scheduler
+        self._rounds = scheduler.rounds
         scheduler.add(self.requests, forecast)
         self._restore(scheduler)
-        if self.folder is None or not self.folder.finished:
-            kept = len(scheduler.rounds)
+        kept = len(scheduler.rounds)
 
-            def event(progress: Progress) -> None:
-                nonlocal kept
-                if self.folder and len(scheduler.rounds) != kept:
-                    kept = len(scheduler.rounds)
-                    self.folder.save(rounds=[asdict(each) for each in scheduler.rounds])
-                on_event(progress)
+        def event(progress: Progress) -> None:
+            nonlocal kept
+            if self.folder and len(scheduler.rounds) != kept:
+                kept = len(scheduler.rounds)
+                self.folder.save(rounds=[asdict(each) for each in scheduler.rounds])
+            on_event(progress)
 
-            await execute(
-                scheduler,
-                self.ledger,
-                self.backend,
-                concurrency=self.settings.concurrency,
-                attempts=self.settings.attempts,
-                patience=patience,
-                rates=self.settings.rates,
-                grade=self._grade if self.gold else None,
-                progress=self.progress,
-                on_result=on_result,
-                on_event=event,
-            )
+        await execute(
+            scheduler,
+            self.ledger,
+            self.backend,
+            concurrency=self.settings.concurrency,
+            attempts=self.settings.attempts,
+            patience=patience,
+            rates=self.settings.rates,
+            grade=self._grade if self.gold else None,
+            progress=self.progress,
+            on_result=on_result,
+            on_event=event,
+        )
         summary = self.summary()
         if self.folder:
             self.folder.save(done=True, summary=asdict(summary))
@@ -221,7 +241,7 @@ class Run:
             overspent=self.ledger.overspent,
             beyond_grants=self.ledger.beyond_grants,
             usage=self.ledger.usage,
-            rounds=list(self._scheduler.rounds) if self._scheduler else [],
+            rounds=list(self._rounds),
             flags=dict(flags),
             stopped=self.progress.stopped,
         )
@@ -247,6 +267,13 @@ class Run:
 
     # --- inside --------------------------------------------------------------------------------
 
+    def _finished(self, folder: RunFolder) -> Summary:
+        """The summary of a run that has nothing left to do."""
+        self._rounds, self.teaching = folder.rounds(), folder.manifest.get("teacher")
+        self.progress.spent = self.ledger.spent
+        self.progress.outcomes.update(result.outcome for result in self.results())
+        return self.summary()
+
     def _restore(self, scheduler: Scheduler) -> None:
         """What an earlier execution left in the ledger."""
         if self.folder:
@@ -264,33 +291,29 @@ class Run:
     def _own(self, lines: Iterable[tuple[str, bytes]]) -> Iterable[tuple[str, bytes]]:
         return ((name, line) for name, line in lines if not name.startswith(ESTIMATE))
 
-    def _grade(self, request: Request, text: str) -> bool | None:
+    def _grade(self, id: str, answer: Completion) -> bool | None:
         assert self.gold is not None
-        if request.id not in self.gold:
+        if id not in self.gold:
             return None
-        correct, grader = self.gold[request.id]
-        return grade(grader, text, correct).correct
+        correct, grader = self.gold[id]
+        return grade(grader, answer.text, correct, truncated=answer.finish == "length").correct
 
-    async def _taught(self, forecast: Forecast, on_event: Callable[[Progress], None]) -> Forecast:
+    async def _taught(self, forecast: Forecast, on_event: Callable[[Progress], None], patience: float) -> Forecast:
         """Asks the teacher. The model that answers is paid from the budget, half of it at most."""
         waiting = [request for request in self.requests if not self.ledger.has_result(request.id)]
-        options: dict[str, Any] = {"concurrency": self.settings.concurrency, "attempts": self.settings.attempts}
+        options: dict[str, Any] = {
+            "concurrency": self.settings.concurrency,
+            "attempts": self.settings.attempts,
+            "patience": patience,
+        }
         if self.teacher is None:
-            progress = Progress(self.budget)
-            await ask(
-                waiting,
-                self.ledger,
-                self.backend,
-                most=self.budget // 2,
-                progress=progress,
-                on_event=on_event,
-                **options,
-            )
-            self.progress.stopped = progress.stopped
+            options |= {"rates": self.settings.rates, "progress": self.progress, "on_event": on_event}
+            await ask(waiting, self.ledger, self.backend, most=self.budget // 2, **options)
+            self.progress.outcomes.clear()  # those of estimates
             found = estimates_in(self.ledger, self.requests)
         else:
             with self._account_of_teacher() as account:
-                await ask(waiting, account, self.teacher, most=account.budget, on_event=on_event, **options)
+                await ask(waiting, account, self.teacher, most=account.budget, **options)
                 found = estimates_in(account, self.requests)
         figures = {name: value for name, value in asdict(found).items() if name != "found"}
         self.teaching = {**figures, "charged": self.teacher is None}
@@ -312,9 +335,12 @@ def requests_from(
     """Requests from a batch file, or from texts, OpenAI bodies and batch lines; errors name the file by `label`."""
     if isinstance(source, str | os.PathLike):
         return [line.request for line in read_batch(source, label)]
-    if all(isinstance(each, Request) for each in source):
-        return [each for each in source if isinstance(each, Request)]
+    made = [each for each in source if isinstance(each, Request)]
     plain = [each for each in source if not isinstance(each, Request)]
+    if made and plain:
+        raise InputError("requests are both Request objects and others", path=label, fix="give all in one form")
+    if made:
+        return made
     return [line.request for line in parse_batch(as_batch(plain), label or "requests")]
 
 
@@ -328,6 +354,12 @@ def refuse_several_answers(requests: Sequence[Request]) -> None:
 def refuse_reserved_names(requests: Sequence[Request]) -> None:
     if named := next((r for r in requests if r.id.startswith(ESTIMATE)), None):
         raise InputError(f"custom_id {named.id!r:.80} begins with {ESTIMATE!r}, which is reserved", fix="rename it")
+
+
+def refuse_same_names(requests: Sequence[Request]) -> None:
+    name, times = Counter(request.id for request in requests).most_common(1)[0]
+    if times > 1:
+        raise InputError(f"custom_id {name!r:.80} is used {times} times", fix="give every request its own")
 
 
 def _hash(requests: Sequence[Request]) -> str:

@@ -21,13 +21,14 @@ from typing import Any, NamedTuple
 
 from shadowprice.accounts.sqlite import Ledger
 from shadowprice.backends.base import Backend
+from shadowprice.cost import TOKENS, Rates
 from shadowprice.engine.executor import Progress, execute
 from shadowprice.engine.fixed import Fixed
 from shadowprice.formats.results import ESTIMATE, parse_result
 from shadowprice.types import Forecast, Request
 
 LIMIT = 16  # tokens of one estimate
-ASKS = 2  # estimates asked for of one query
+ASKS = 2  # estimates asked for of one request
 _MOST = 2**31  # tokens; as in a batch file, more is a slip
 
 # --- the teacher's number ----------------------------------------------------------------------
@@ -94,18 +95,21 @@ async def ask(
     most: int,
     concurrency: int = 8,
     attempts: int = 4,
+    patience: float = 30.0,
+    rates: Rates = TOKENS,
     progress: Progress | None = None,
     on_event: Callable[[Progress], None] = lambda progress: None,
 ) -> None:
-    """Asks for estimates of those requests that `ledger` has none of, for `most` tokens in all.
+    """Asks for estimates of those requests that `ledger` has none of, for `most` units in all.
 
-    Where the room for estimates ends, or the teacher fails everyone who is asked first, the others are not asked.
+    Where the room for estimates ends, or the teacher fails on all that are asked first, the others are not asked.
+    Attempts that are known to have generated nothing are repeated, and not counted as asking.
     """
     able = [request for request in requests if request.text.strip()]
     for turn in range(ASKS):
         known = _read(ledger)
         due = [question(r, turn) for r in able if _is_due(r, turn, known)]
-        scheduler = Fixed(LIMIT, give_up_after=concurrency, most=most - known.tokens, attempts=attempts)
+        scheduler = Fixed(LIMIT, give_up_after=concurrency, most=most - known.units, attempts=1, rates=rates)
         scheduler.add(due)
         await execute(
             scheduler,
@@ -113,6 +117,8 @@ async def ask(
             teacher,
             concurrency=concurrency,
             attempts=attempts,
+            patience=patience,
+            rates=rates,
             progress=progress,
             on_event=on_event,
             record_rest=False,
@@ -154,6 +160,7 @@ class _Reply(NamedTuple):
 class _Known:
     of: dict[str, _Reply] = field(default_factory=dict)  # by name of the estimate, once it was sent
     tokens: int = 0
+    units: int = 0
 
 
 def _read(ledger: Ledger) -> _Known:
@@ -161,7 +168,9 @@ def _read(ledger: Ledger) -> _Known:
     for entry in ledger.entries():
         if entry.request and entry.request.startswith(ESTIMATE) and entry.kind in ("settle", "orphan"):
             known.of[entry.request] = _Reply()
-            known.tokens += entry.units
+            known.units += entry.units
+            used = entry.usage.output if entry.usage else 0
+            known.tokens += used if entry.answered or used else LIMIT
     for name, line in ledger.results():
         if name.startswith(ESTIMATE) and (answer := parse_result(line).completion):
             # A number that was cut off is another number.

@@ -79,7 +79,7 @@ def executed(scheduler: Scheduler, budget: int, concurrency: int = 1) -> tuple[l
                 ledger,
                 Recorded(TRACES),
                 concurrency=concurrency,
-                grade=lambda request, text: right[request.id],
+                grade=lambda id, found: found.finish == "stop" and right[id],
                 on_result=results.append,
             )
         )

@@ -27,6 +27,7 @@ from shadowprice.errors import InputError
 
 if TYPE_CHECKING:
     from shadowprice.backends.base import Backend
+    from shadowprice.cost import Rates
     from shadowprice.runs import Run, Summary
 
 _DESCRIPTION = """\
@@ -145,7 +146,7 @@ def run(options: argparse.Namespace) -> int:
         if summary.correct is not None:
             rows.append(f"  correct    {summary.correct:,}")
         print("\n".join(rows), file=talk)
-    for warning in _warnings(summary):
+    for warning in _warnings(summary, rates):
         print(f"warning: {warning}", file=sys.stderr)
     return EXHAUSTED if summary.count("declined", "failed", "not_sent") or summary.overspent else DONE
 
@@ -214,13 +215,16 @@ def _teacher(options: argparse.Namespace) -> Backend | None:
     return OpenAIBackend(options.teacher_url, options.teacher_model, api_key=key, timeout=_TEACHER_TIMEOUT)
 
 
-def _warnings(summary: Summary) -> Iterator[str]:
+def _warnings(summary: Summary, rates: Rates) -> Iterator[str]:
     """What was wrong with the server, and what it cost."""
+    from shadowprice.cost import show
+
     for flag, times in summary.flags.items():
         yield f"the server was caught at {flag} {times:,} times"
     if summary.flags.get("limit_ignored") or summary.stopped:
-        held = f"the budget was exceeded by {summary.overspent:,}" if summary.overspent else "the budget still holds"
-        yield f"{count(summary.beyond_grants, 'token')} beyond what was granted; {held}"
+        excess = f"the budget was exceeded by {show(summary.overspent, rates)}"
+        held = excess if summary.overspent else "the budget still holds"
+        yield f"{show(summary.beyond_grants, rates)} beyond what was granted; {held}"
     if summary.stopped:
         way_out = "an older server may heed --limit-field max_tokens; --resume continues"
         yield f"{summary.stopped}; nothing more was sent to it ({way_out})"

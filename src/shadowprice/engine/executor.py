@@ -2,7 +2,8 @@
 
 Units are reserved in the ledger before anything is sent, and settled by what was used, together with the answer.
 An attempt that is known to have generated nothing is repeated on the same reservation; one whose outcome nobody
-knows has spent it, and the scheduler decides what becomes of its request.
+knows has spent it, and the scheduler decides what becomes of its request. An error that is nobody's business but
+this package's or a backend's, a bug, is a failure of one request like any other: it does not end the run.
 
 A server that ignores a limit breaks the promise of the budget. Answers under way are received to their end and
 charged for what they took; nothing more is sent.
@@ -17,16 +18,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+import orjson
+
 from shadowprice.accounts.sqlite import Ledger
 from shadowprice.backends.base import Backend, join
 from shadowprice.cost import TOKENS, Rates
 from shadowprice.engine.scheduler import Report, Scheduler, Work
 from shadowprice.errors import BackendError, Distrusted, Unavailable
 from shadowprice.formats.results import chunk_line, result_line
-from shadowprice.types import Completion, Request, Result, Usage
+from shadowprice.types import Completion, Result, Usage
 
-# Whether an answer is correct. Called in a thread; a scheduler stops sampling at a correct one.
-Grader: TypeAlias = Callable[[Request, str], "bool | None"]
+# Whether the answer to a request, by its id, is correct; None: nobody knows. Called in a thread, and at the end for
+# answers that were cut. A scheduler stops sampling at a correct one.
+Grader: TypeAlias = Callable[[str, Completion], "bool | None"]
+_GLANCE = 0.2  # seconds after which a retry that waits looks whether the execution was stopped
 
 
 @dataclass
@@ -74,7 +79,10 @@ async def execute(
     progress = progress or Progress(ledger.budget)
     loop = _Loop(scheduler, ledger, backend, concurrency, attempts, patience, rates, grade, progress)
     loop.on_result, loop.on_event = on_result, on_event
-    await loop.run()
+    try:
+        await loop.run()
+    except BaseExceptionGroup as group:  # a task group's wrapper around the first thing that went wrong
+        raise group.exceptions[0] from None
     if record_rest:
         loop.close()
     return progress
@@ -137,21 +145,32 @@ class _Loop:
                 found = await self.backend.complete(
                     work.body, work.grant, continue_from=work.so_far, suffix=work.suffix
                 )
-            except BackendError as error:
+                whole = _checked(work, found)
+            except Exception as problem:
+                error = problem if isinstance(problem, BackendError) else _failure(problem)
                 again = isinstance(error, Unavailable) and error.tokens == 0 and tried < self.attempts
+                if again:
+                    await self._wait(_pause(error, tried, self.patience))
                 if not again or self.progress.stopped:
                     return Report(work, self._cost_of_failure(work, error), error=error, attempts=tried)
-                await asyncio.sleep(_pause(error, tried, self.patience))
             else:
-                correct = await self._graded(work, found)
+                graded = self.grade is not None and not work.suffix
+                correct = await asyncio.to_thread(self._correct, work.request.id, whole) if graded else None
                 return Report(work, self._cost(work, found), found, attempts=tried, correct=correct)
 
-    async def _graded(self, work: Work, found: Completion) -> bool | None:
-        if self.grade is None or work.suffix:
+    async def _wait(self, seconds: float) -> None:
+        """Less where the execution is stopped meanwhile."""
+        clock = asyncio.get_running_loop().time
+        end = clock() + seconds
+        while not self.progress.stopped and (left := end - clock()) > 0:
+            await asyncio.sleep(min(left, _GLANCE))
+
+    def _correct(self, id: str, answer: Completion) -> bool | None:
+        """An answer that a grader fails on is an answer: nobody knows whether it is correct."""
+        try:
+            return self.grade(id, answer) if self.grade else None
+        except Exception:
             return None
-        if found.finish != "stop":
-            return False
-        return await asyncio.to_thread(self.grade, work.request, join(work.so_far, found).text)
 
     def _cost(self, work: Work, found: Completion) -> int:
         if not self.rates.money:
@@ -162,15 +181,20 @@ class _Loop:
         return work.bound + self.rates.cost(Usage(output=max(0, found.tokens - work.grant)))
 
     def _cost_of_failure(self, work: Work, error: BackendError) -> int:
-        if error.tokens is None or (error.tokens and self.rates.money):
-            return max(work.bound, error.tokens or 0)
-        return error.tokens
+        """Nothing, the tokens that it took, or all of the bound: of money if there was anything at all."""
+        if error.tokens is None:
+            return work.bound
+        if error.tokens == 0 or not self.rates.money:
+            return error.tokens
+        return work.bound + self.rates.cost(Usage(output=max(0, error.tokens - work.grant)))
 
     def _settle(self, reservation: int, report: Report) -> None:
         if isinstance(report.error, Distrusted):
             self.progress.stop(str(report.error))
         result = self.scheduler.done(report)
-        usage = report.completion.usage if report.completion else Usage()
+        usage = Usage(output=report.error.tokens or 0) if report.error else Usage()
+        if report.completion is not None:
+            usage = report.completion.usage
         answered = result is not None and result.completion is not None
         if report.cost == 0 and report.completion is None and not answered:
             self.ledger.void(reservation)
@@ -189,8 +213,8 @@ class _Loop:
         """What becomes of the rest. Parts of answers are answers only if the run was not stopped."""
         notes = []
         for result in self.scheduler.close(self.progress.stopped):
-            if result.completion is not None and self.grade is not None:
-                result = replace(result, correct=False)
+            if result.completion is not None and result.correct is None:
+                result = replace(result, correct=self._correct(result.id, result.completion))
             if result.completion is not None and not self.progress.stopped:
                 self.ledger.record(result.id, result_line(result))
             elif result.completion is None:
@@ -213,3 +237,19 @@ def _pause(error: BackendError, tried: int, patience: float) -> float:
     """What the server asked for; otherwise longer each time, and never in step with others."""
     named = error.delay if isinstance(error, Unavailable) else None
     return min(patience, named if named is not None else 2.0 ** (tried - 1) * random.uniform(0.5, 1.0))
+
+
+def _failure(problem: Exception) -> BackendError:
+    """An error that no backend should raise: nobody knows what was generated before it."""
+    line = " ".join(f"{type(problem).__name__}: {problem}".split())
+    return Unavailable(line[:300], tokens=None)
+
+
+def _checked(work: Work, found: Completion) -> Completion:
+    """The answer so far, which can be charged, continued and written; raises what is wrong with any other."""
+    if not isinstance(found, Completion):
+        raise TypeError(f"the backend gave {type(found).__name__}, not a Completion")
+    if min(found.tokens, found.input_tokens, found.cached_tokens) < 0:
+        raise ValueError("the backend counted less than no tokens")
+    orjson.dumps((found.text, found.body))
+    return found if work.suffix else join(work.so_far, found)

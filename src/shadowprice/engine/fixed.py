@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from shadowprice.backends.base import LANDING, prefix
+from shadowprice.cost import TOKENS, Rates
 from shadowprice.engine.scheduler import Batch, Report, Round, Work
 from shadowprice.errors import InputError
 from shadowprice.types import Completion, Forecast, Request, Result
@@ -58,7 +59,8 @@ class Fixed:
                    shortest, so that the server reads nothing again; what it states is in the result's
                    `extra["probes"]`: age -> [text, tokens]
     give_up_after  so many are sent at first, and the others only once one of them is answered
-    most           units that may be reserved in all
+    most           units that may be spent in all
+    attempts       at one request, whatever became of them
     """
 
     def __init__(
@@ -69,10 +71,11 @@ class Fixed:
         give_up_after: int | None = None,
         most: int | None = None,
         attempts: int = 4,
+        rates: Rates = TOKENS,
     ) -> None:
         self.grant, self.probe, self.give_up_after, self.most = grant, probe, give_up_after, most
         self.rounds: list[Round] = []
-        self._batch = Batch(grant, attempts)
+        self._batch = Batch(grant, attempts, rates)
         self._queue: deque[_Turn] = deque()
         self._answer: dict[int, Completion] = {}
         self._correct: dict[int, bool | None] = {}
@@ -116,6 +119,8 @@ class Fixed:
     def done(self, report: Report) -> Result | None:
         batch, place = self._batch, report.work.place
         batch.charge(report)
+        if self.most is not None:
+            self.most += report.work.bound - report.cost
         if report.work.suffix:
             if report.completion is not None:
                 age = report.work.so_far.tokens if report.work.so_far else 0

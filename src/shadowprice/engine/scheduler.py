@@ -224,7 +224,8 @@ class Batch:
             self.tries[place] = 0
             self.error.pop(place, None)
         elif report.error is not None:
-            self.tries[place] += report.attempts
+            if not isinstance(report.error, Distrusted):  # nothing was sent
+                self.tries[place] += report.attempts
             self.error[place] = report.error
 
     def after_error(self, place: int) -> Result | None:
@@ -247,11 +248,8 @@ class Batch:
             if self.ended[place]:
                 continue
             error = self.error.get(place)
-            if stopped and (error is None or isinstance(error, Distrusted)):
+            if stopped and (error is None or isinstance(error, Distrusted) or place in self.so_far):
                 yield self._unanswered(place, "not_sent", Failure("not_sent", f"not sent: {stopped}"))
-            elif stopped:
-                self.so_far.pop(place, None)
-                yield self._failed(place)
             elif place in self.so_far:
                 part = self.so_far[place]
                 yield self.answered(place, flagged(part, "not_continued") if self.is_stuck(place) else part)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shadowprice.lab.compare import Row
-from shadowprice.report.labels import Variant, by_variant
+from shadowprice.report.labels import Variant, accounting_of, by_accounting, by_variant
 from shadowprice.report.plot import Plot
 from shadowprice.report.rows import Rows, describe, grouped, known, shorten, words
 from shadowprice.report.style import INK, MUTED, VERMILLION, Look, look, nth
@@ -81,7 +81,7 @@ def frontier(rows: Rows) -> list[Plot]:
             f"{words(accounting)} accounting" if accounting else "",
             partial(_policies, "tokens_spent", "tokens spent per query", some),
         )
-        for (accounting,), some in grouped(rows, "accounting").items()
+        for accounting, some in by_accounting(rows).items()
     ]
 
 
@@ -97,7 +97,7 @@ def per_stream(rows: Rows, draw: Callable[[Rows, Axes], None]) -> list[Plot]:
 
 
 def main(rows: Rows) -> list[Plot]:
-    reserved = [row for row in rows if row.get("accounting") in (None, "reserved")]
+    reserved = [row for row in rows if accounting_of(row) in (None, "reserved")]
     return per_stream(reserved, partial(_policies, "budget", "budget, tokens per query"))
 
 

@@ -88,8 +88,8 @@ def one_line(value: Any, limit: int) -> str:
 
 
 def tag_class(value: Any) -> str:
-    """The word as a CSS class; anything unusual has none."""
-    return f"is-{value}" if re.fullmatch(r"[a-z_]{1,20}", str(value)) else ""
+    """The words as a CSS class; anything unusual has none."""
+    return f"is-{value}".replace(" ", "_") if re.fullmatch(r"[a-z_ ]{1,20}", str(value)) else ""
 
 
 # --- tables ------------------------------------------------------------------------------------
