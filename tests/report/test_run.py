@@ -24,7 +24,8 @@ from shadowprice.errors import InputError, LedgerError
 from shadowprice.formats.results import DECLINED, ESTIMATE, chunk_line, result_line
 from shadowprice.report.run import run_report
 from shadowprice.report.run_data import read_run
-from shadowprice.runs import Run, RunFolder
+from shadowprice.run_folder import RunFolder
+from shadowprice.runs import Run
 from shadowprice.types import Completion, Failure, Result, Usage
 
 from .conftest import BUDGET, GOLD, RATES, RUNS, TRACES, Recorded, requests
@@ -451,7 +452,7 @@ class TestUnderWay:
     def killed(tmp_path):
         code = """
 import sys, time
-from shadowprice.runs import RunFolder
+from shadowprice.run_folder import RunFolder
 from shadowprice.types import Usage
 from tests.report.test_run import answer
 ledger = RunFolder.create(sys.argv[1], 100, {}).ledger

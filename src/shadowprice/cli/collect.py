@@ -72,7 +72,7 @@ def collect(options: argparse.Namespace) -> int:
     from shadowprice.engine.fixed import Ages
     from shadowprice.formats.results import parse_result
     from shadowprice.formats.traces import write_traces
-    from shadowprice.runs import RunFolder
+    from shadowprice.run_folder import RunFolder
 
     if min(options.samples, options.max_tokens, options.concurrency) < 1 or options.temperature < 0:
         raise InputError(
