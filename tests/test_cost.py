@@ -35,7 +35,7 @@ def test_no_float_rounds_a_budget_up():
 
 
 @pytest.mark.parametrize(
-    "text", ["", "abc", "-5", "1e6", "5 apples", "k", "1..5k", "10/hour", "1,00", "nan", "99999999G"]
+    "text", ["", "abc", "-5", "1e", "5 apples", "k", "1..5k", "10/hour", "1,00", "nan", "99999999G"]
 )
 def test_what_it_may_not(text):
     with pytest.raises(InputError, match="budget"):
