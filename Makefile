@@ -1,5 +1,6 @@
 # make demo   set everything up and run the main job on the embedded model
 # make test   set everything up and run the tests
+# make fast   the tests that take under a second each
 # make check  ruff, mypy --strict, layers, documentation
 # make bench  speed, as ratios measured side by side (benchmarks/)
 # make docs   regenerate what README and docs show: figure and numbers of a reproduction, outputs, help texts
@@ -10,13 +11,16 @@ BIN := $(VENV)/bin
 RUNS := $(VENV)/.runs
 READY := $(VENV)/.ready
 
-.PHONY: demo test check bench docs traces clean
+.PHONY: demo test fast check bench docs traces clean
 
 demo: $(RUNS)
 	$(BIN)/shadowprice demo
 
 test: $(READY)
 	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+
+fast: $(READY)
+	$(BIN)/python -m pytest -n auto --dist loadfile -m "not slow"
 
 check: $(READY)
 	$(BIN)/ruff check .
@@ -27,7 +31,8 @@ check: $(READY)
 bench: $(READY)
 	$(BIN)/python benchmarks/market.py
 	$(BIN)/python benchmarks/plan.py
-	$(BIN)/python benchmarks/runner.py
+	$(BIN)/python benchmarks/executor.py
+	$(BIN)/python benchmarks/backend.py
 	$(BIN)/python benchmarks/lab.py
 	$(BIN)/python benchmarks/metered.py
 

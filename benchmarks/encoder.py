@@ -1,10 +1,11 @@
-"""A fine-tuned encoder beside the text forecaster: trained on the same traces, held against the same others.
+"""A fine-tuned encoder and the text forecaster, trained on the same traces and evaluated on the same others.
 
     python benchmarks/encoder.py BASE --train TRACES... --test TRACES [--cap TOKENS] [--epochs N] [--questions N]
                                  [--max-length N] [--learning-rate X]
 
-BASE is an encoder: a folder, or a name of the Hugging Face hub. The habits of models are taken out of the lengths to
-train on; the text forecaster does so by itself. One thread, so that processor time can be compared.
+BASE is an encoder: a folder, or a name on the Hugging Face hub. The average difference of each model from the others
+is subtracted from the lengths to train on, as the text forecaster does by itself. One thread, so that processor time
+can be compared.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ import numpy as np
 import torch
 
 from shadowprice.forecast import Forecaster
-from shadowprice.forecast.encoder import Encoder
+from shadowprice.forecast.encoder import EncoderForecaster
 from shadowprice.forecast.evaluation import evaluate
 from shadowprice.forecast.splits import question_key, questions_of
-from shadowprice.forecast.text import Text
+from shadowprice.forecast.text import TextForecaster
 from shadowprice.formats.traces import read_traces
 from shadowprice.types import Request, Trace
 
@@ -45,11 +46,11 @@ def capped(trace: Trace, cap: int) -> Trace:
     return trace if trace.tokens <= cap else replace(trace, tokens=cap, truncated=True, correct=False)
 
 
-def some_of(traces: Sequence[Trace], questions: int) -> list[Trace]:
-    kept = set(
+def traces_of_some(traces: Sequence[Trace], questions: int) -> list[Trace]:
+    chosen = set(
         np.random.default_rng(0).permutation(sorted({question_key(trace.prompt) for trace in traces}))[:questions]
     )
-    return [trace for trace in traces if question_key(trace.prompt) in kept]
+    return [trace for trace in traces if question_key(trace.prompt) in chosen]
 
 
 def row(name: str, make: Callable[[], Forecaster], test: Sequence[Trace]) -> str:
@@ -57,13 +58,13 @@ def row(name: str, make: Callable[[], Forecaster], test: Sequence[Trace]) -> str
     forecaster = make()
     trained = time.process_time()
     forecast = forecaster.predict([Request(trace.id, trace.prompt) for trace in test])
-    asked = time.process_time()
+    forecast_done = time.process_time()
     s = evaluate(forecast, test, resamples=200).overall
     low, high = s.spearman_range or (0.0, 0.0)
     least, most = s.auc_range or (0.0, 0.0)
     return (
         f"| {name} | {s.spearman:.3f} ({low:.2f} to {high:.2f}) | {s.auc:.3f} ({least:.2f} to {most:.2f}) "
-        f"| {trained - start:,.0f} s | {1000 * (asked - trained) / len(test):.1f} ms |"
+        f"| {trained - start:,.0f} s | {1000 * (forecast_done - trained) / len(test):.1f} ms |"
     )
 
 
@@ -81,9 +82,9 @@ def main() -> None:
     torch.set_num_threads(1)
 
     traces = [trace for path in given.train for trace in read_traces(path) if trace.tokens > 0]
-    few = some_of(traces, given.questions)
+    few = traces_of_some(traces, given.questions)
     test = [capped(trace, given.cap) for trace in read_traces(given.test)]
-    encoder = Encoder(
+    encoder = EncoderForecaster(
         given.base,
         heads=("success",),
         per_question=True,
@@ -93,8 +94,8 @@ def main() -> None:
         progress=lambda line: print(line, flush=True),
     )
     adjusted = without_habits(few)
-    print("| forecaster | Spearman | AUC | training | a query |\n|---|---|---|---|---|", flush=True)
-    print(row("text", lambda: Text().fit(few), test), flush=True)
+    print("| forecaster | Spearman | AUC | training | a request |\n|---|---|---|---|---|", flush=True)
+    print(row("text", lambda: TextForecaster().fit(few), test), flush=True)
     print(row("encoder", lambda: encoder.fit(adjusted), test), flush=True)
 
 

@@ -1,14 +1,14 @@
-"""How much of the way to perfect knowledge the index rule goes, on recorded answers; and what a schedule costs.
+"""How much of the gap between CLEAR and the oracle the index closes on recorded answers; and what a schedule costs.
 
     python benchmarks/metered.py                  the cost alone
     python benchmarks/metered.py qwen2.5-14b-instruct.math.jsonl.gz --cap 4096 \\
         --train llama-3.1-8b-instruct.math-train.jsonl.gz zeroeval-12-models.gsm8k-mathl5.jsonl.gz
     python benchmarks/metered.py --each zeroeval-12-models.gsm8k-mathl5.jsonl.gz
 
-Four streams of 500 queries, five seeds each. Percent solved; `gap` is (metered - clear) / (oracle - clear), with the
+Four streams of 500 queries, five seeds each. Percent correct; `gap` is (index - clear) / (oracle - clear), with the
 paper's CLEAR (reserved). Forecasts are trained on the files after --train and adapted to 100 traces, which are left
 out; and cross-fitted within the pool. `--each` takes every model of a file as a pool of its own, cross-fitted.
-Everything is checked against what is wanted; the exit code is 1 where something is missed.
+The exit code is 1 if a requirement does not hold.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from pathlib import Path
 import numpy as np
 
 from shadowprice.forecast.calibration import Calibration
-from shadowprice.forecast.text import Text
 from shadowprice.formats.traces import read_traces
 from shadowprice.lab.compare import compare
 from shadowprice.lab.pools import Pool, make_pool, recorded, trained_without
@@ -34,7 +33,7 @@ from shadowprice.types import Forecast
 POLICIES = {
     "uniform": ["reserved", "metered"],
     "clear": ["reserved", "metered"],
-    "metered": ["metered"],
+    "index": ["metered"],
     "oracle": ["metered"],
 }
 SCARCE = (0.25, 0.5, 1.0)  # times the median length
@@ -42,34 +41,34 @@ ALL = (0.1, *SCARCE, 1.5, 2.0, 3.0, 4.0)
 
 
 class Wanted:
-    """Says what holds and what does not."""
+    """Prints whether each requirement holds, and counts those that do not."""
 
     def __init__(self) -> None:
         self.missed = 0
 
-    def check(self, held: bool, told: str) -> None:
+    def check(self, held: bool, requirement: str) -> None:
         self.missed += not held
-        print(f"{'ok  ' if held else 'MISS'}  {told}", flush=True)
+        print(f"{'ok  ' if held else 'MISS'}  {requirement}", flush=True)
 
 
 Cells = dict[tuple[str, float], dict[str, float]]
 
 
 def cells(pool: Pool, times: Sequence[float] = ALL, seeds: int = 5) -> Cells:
-    """Percent solved by stream and budget: {"clear": .., "clear metered": .., ..}."""
+    """Percent correct by stream and budget: {"clear": .., "clear metered": .., ..}."""
     budgets = {max(1, round(each * pool.median)): each for each in times}
     found: Cells = {}
     for row in compare(
         "", pool, streams=list(STREAMS), budgets=list(budgets), policies=POLICIES, seeds=seeds, queries=QUERIES
     ):
-        own = row["accounting"] == "reserved" or row["policy"] in ("metered", "oracle")
+        own = row["accounting"] == "reserved" or row["policy"] in ("index", "oracle")
         name = row["policy"] if own else f"{row['policy']} metered"
         found.setdefault((row["stream"], budgets[row["budget"]]), {})[name] = row["solved"]
     return found
 
 
 def gap(cell: dict[str, float]) -> float:
-    return (cell["metered"] - cell["clear"]) / (cell["oracle"] - cell["clear"])
+    return (cell["index"] - cell["clear"]) / (cell["oracle"] - cell["clear"])
 
 
 def on(pool: Pool, wanted: Wanted, *, mean: float, least: float) -> None:
@@ -77,7 +76,7 @@ def on(pool: Pool, wanted: Wanted, *, mean: float, least: float) -> None:
     print(
         f"\n{pool.model}: {len(pool):,} questions, median {pool.median:,.0f} tokens, forecasts {pool.forecast_from}\n"
     )
-    names = ["uniform", "clear", "uniform metered", "clear metered", "metered", "oracle"]
+    names = ["uniform", "clear", "uniform metered", "clear metered", "index", "oracle"]
     print(f"| stream | budget | {' | '.join(names)} | gap |\n|{'---|' * (len(names) + 3)}")
     for (stream, budget), cell in found.items():
         solved = " | ".join(f"{cell[name]:.1f}" for name in names)
@@ -86,25 +85,25 @@ def on(pool: Pool, wanted: Wanted, *, mean: float, least: float) -> None:
     gaps = [gap(cell) for (_, budget), cell in found.items() if budget in SCARCE]
     wanted.check(np.mean(gaps) >= mean, f"gap closed on average at least {mean}: {np.mean(gaps):.2f}")
     wanted.check(min(gaps) >= least, f"gap closed in every cell at least {least}: {min(gaps):.2f}")
-    short = max(max(cell[name] for name in names[:4]) - cell["metered"] for cell in found.values())
+    short = max(max(cell[name] for name in names[:4]) - cell["index"] for cell in found.values())
     wanted.check(short <= 0.5, f"below the best of uniform and clear by at most 0.5 points: {short:.2f}")
 
 
-def with_forecasts_made_useless_and_perfect(pool: Pool, wanted: Wanted) -> None:
-    worst = max(cell["uniform metered"] - cell["metered"] for cell in cells(alike(pool)).values())
+def with_useless_and_perfect_forecasts(pool: Pool, wanted: Wanted) -> None:
+    worst = max(cell["uniform metered"] - cell["index"] for cell in cells(alike(pool)).values())
     wanted.check(worst <= 0.5, f"all questions alike: below metered uniform by at most 0.5 points: {worst:.2f}")
-    worst = max(abs(cell["oracle"] - cell["metered"]) for cell in cells(known(pool)).values())
+    worst = max(abs(cell["oracle"] - cell["index"]) for cell in cells(known(pool)).values())
     wanted.check(worst <= 0.5, f"lengths known: the oracle to half a point: {worst:.2f}")
 
 
 def alike(pool: Pool) -> Pool:
-    """With one forecast for all, which is right on the whole."""
+    """With one calibrated forecast for all."""
     one = Forecast(pool.median, 0.5, 0.5).take(np.zeros(len(pool), dtype=np.intp))
-    return replace(pool, forecast=Calibration.fit(one, pool.replayed).apply(one), forecast_from="one for all")
+    return replace(pool, forecast=Calibration.fit(one, pool.under_cap).apply(one), forecast_from="one for all")
 
 
 def known(pool: Pool) -> Pool:
-    """With lengths as they are; nothing is known of success."""
+    """With the true lengths as forecasts; all chances of a correct answer are equal."""
     ends = np.where(pool.truncated, 8 * pool.cap, pool.length).astype(float)
     return replace(pool, forecast=Forecast(ends, 0.02, 0.5), forecast_from="the truth")
 
@@ -113,7 +112,7 @@ def each_model(path: Path, wanted: Wanted) -> None:
     level, worst, count = 0, 0.0, 0
     for model in recorded(read_traces(path)):
         found = cells(make_pool(model), (0.1, *SCARCE))
-        short = [max(cell["clear metered"], cell["uniform metered"]) - cell["metered"] for cell in found.values()]
+        short = [max(cell["clear metered"], cell["uniform metered"]) - cell["index"] for cell in found.values()]
         held = sum(each <= 1e-9 for each in short)
         level, worst, count = level + held, max(worst, *short), count + len(short)
         print(f"{model.model}: {held} of {len(short)} cells, at worst {max(short):+.2f} points behind", flush=True)
@@ -149,11 +148,11 @@ def main() -> int:
         models = recorded(read_traces(options.traces), options.cap)
         if options.train:
             train = [trace for path in options.train for trace in read_traces(path)]
-            elsewhere: Text = trained_without(train, models)[0]
+            elsewhere, _ = trained_without(train, models)
             on(make_pool(models[0], elsewhere, calibrate=100, about="trained elsewhere"), wanted, mean=0.6, least=0.35)
         pool = make_pool(models[0])
         on(pool, wanted, mean=0.8, least=0.6)
-        with_forecasts_made_useless_and_perfect(pool, wanted)
+        with_useless_and_perfect_forecasts(pool, wanted)
     if options.each:
         each_model(options.each, wanted)
     return 1 if wanted.missed else 0

@@ -22,6 +22,7 @@ import frontier
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
+API = ROOT / "docs" / "api.md"
 RESULTS = ROOT / "build" / "reproduce"
 RECORD = ROOT / "docs" / "frontier.json"
 FIGURE = ROOT / "docs" / "frontier.svg"
@@ -29,8 +30,8 @@ FIGURE = ROOT / "docs" / "frontier.svg"
 _EXAMPLE = re.compile(r"```python\n(.*?)```\n\n```text\n(.*?)```", re.DOTALL)
 _HELP = re.compile(r"```console\n\$ (shadowprice [^\n]*--help)\n(.*?)```", re.DOTALL)
 # What the record fills in stands behind a mark that names it.
-_CELL = re.compile(r"<!-- (\w+) (reserved|metered) (\d+) -->[^|\n]*?(?= ?\|)")
-_SOLVED = re.compile(r"<!-- solved (\w+) (reserved|metered) (\d+) -->(?:\d+\.\d)?")
+_CELL = re.compile(r"<!-- (\w+) (reserved|reclaimed|metered) (\d+) -->[^|\n]*?(?= ?\|)")
+_SOLVED = re.compile(r"<!-- solved (\w+) (reserved|reclaimed|metered) (\d+) -->(?:\d+\.\d)?")
 _META = re.compile(r"<!-- meta (\w+) -->(?:\d[\d,]*\d|\d)?")
 _FINDINGS = re.compile(r"(?<=<!-- findings -->\n).*?(?=<!-- end of findings -->)", re.DOTALL)
 
@@ -72,10 +73,10 @@ def filled_in(readme: str, record: frontier.Record) -> str:
 
     for pattern, fill in ((_CELL, cell), (_SOLVED, solved), (_META, meta)):
         readme = pattern.sub(fill, readme)
-    return _FINDINGS.sub(lambda _: told(record), readme)
+    return _FINDINGS.sub(lambda _: findings(record), readme)
 
 
-def told(record: frontier.Record) -> str:
+def findings(record: frontier.Record) -> str:
     """Which of the paper's claims held, in two sentences."""
     claims = [row for row in record["findings"] if row["claimed_by"] == "paper" and row["held"] != "not tested"]
     held, failed = ([row["claim"] for row in claims if row["held"] == how] for how in ("yes", "no"))
@@ -90,15 +91,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true")
     if not parser.parse_args().check:
-        record = frontier.kept(RESULTS)
+        record = frontier.record_of(RESULTS)
         RECORD.write_text(json.dumps(record, indent=1) + "\n")
         frontier.draw(record, FIGURE)
-        README.write_text(regenerated(README.read_text(), record))
+        for path in (README, API):
+            path.write_text(regenerated(path.read_text(), record))
         return 0
     record = json.loads(RECORD.read_text())
     drifted = [f"{RECORD.relative_to(ROOT)}: {what}" for what in frontier.drift(record, FIGURE)]
-    if regenerated(README.read_text(), record) != README.read_text():
-        drifted.append("README.md is not what the code and the record say")
+    for path in (README, API):
+        if regenerated(path.read_text(), record) != path.read_text():
+            drifted.append(f"{path.relative_to(ROOT)} is not what the code and the record say")
     for what in drifted:
         print(f"{what}: run `make docs`", file=sys.stderr)
     return 1 if drifted else 0

@@ -3,8 +3,8 @@
     python scripts/forecaster.py llama-3.1-8b-instruct.math-train.jsonl.gz zeroeval-12-models.gsm8k-mathl5.jsonl.gz
 
 The files are trace files; the recorded answers of SmolLM2 that the package ships are added to them.
-Figures in the card are for a fifth of the questions, left out of a first training; what ships is
-trained on all of them.
+Figures in the card are for a fifth of the questions, left out of a first training; the forecaster that
+ships is trained on all of them.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from pathlib import Path
 import numpy as np
 
 from shadowprice.datasets.shipped import shipped_traces
-from shadowprice.forecast.evaluation import Report, Scores, evaluate
+from shadowprice.forecast.evaluation import Scores
 from shadowprice.forecast.splits import held_out
-from shadowprice.forecast.text import Text
+from shadowprice.forecast.text import TextForecaster
 from shadowprice.formats.traces import read_traces
-from shadowprice.types import Request, Trace
 
 ROOT = Path(__file__).resolve().parent.parent
 PLACE = ROOT / "src" / "shadowprice" / "forecast" / "default"
@@ -32,10 +31,10 @@ BEGIN, END = "<!-- figures: scripts/forecaster.py -->\n", "<!-- end of figures -
 def main(paths: Sequence[Path]) -> None:
     traces = [*(trace for path in paths for trace in read_traces(path)), *shipped_traces("train")]
     out = held_out(traces, 0.2)
-    learnt = Text().fit([trace for trace, unseen in zip(traces, out, strict=True) if not unseen])
-    report = _evaluated(learnt, [traces[i] for i in np.flatnonzero(out)])
+    first = TextForecaster().fit([trace for trace, unseen in zip(traces, out, strict=True) if not unseen])
+    report = first.evaluate([traces[i] for i in np.flatnonzero(out)], resamples=200)
     few, small = shipped_traces("train")[:100], shipped_traces("eval")
-    Text().fit(traces).save(PLACE)
+    TextForecaster().fit(traces).save(PLACE)
     size = sum(file.stat().st_size for file in PLACE.iterdir())
 
     questions = len({trace.prompt for trace in traces})
@@ -51,16 +50,12 @@ def main(paths: Sequence[Path]) -> None:
         "|---|---|---|---|---|---|---|---|---|",
         _row("a fifth of all questions", report.overall),
         *(_row(name, scores) for name, scores in report.datasets.items() if scores.traces >= 1000),
-        _row("SmolLM2 on generated tasks", _evaluated(learnt, small).overall),
-        _row("the same, adapted to 100 of its traces", _evaluated(learnt.adapt(few), small).overall),
+        _row("SmolLM2 on generated tasks", first.evaluate(small, resamples=200).overall),
+        _row("the same, adapted to 100 of its traces", first.adapt(few).evaluate(small, resamples=200).overall),
     ]
     before, rest = CARD.read_text().split(BEGIN)
     CARD.write_text(before + BEGIN + "\n".join(lines) + "\n" + END + rest.split(END)[1])
     print("\n".join(lines))
-
-
-def _evaluated(forecaster: Text, traces: Sequence[Trace]) -> Report:
-    return evaluate(forecaster.predict([Request(trace.id, trace.prompt) for trace in traces]), traces, resamples=200)
 
 
 def _row(name: str, s: Scores) -> str:

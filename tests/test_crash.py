@@ -231,7 +231,7 @@ def disturbed(starter, server, tmp_path):
 
 
 @pytest.mark.parametrize(("kill", "kills"), [(signal.SIGKILL, 32), (signal.SIGTERM, 5)])
-def test_with_room_for_what_crashes_waste_the_answers_are_as_if_undisturbed(kill, kills, disturbed, undisturbed):
+def test_with_room_for_what_crashes_waste_answers_are_those_of_an_undisturbed_run(kill, kills, disturbed, undisturbed):
     budget = CAP * (len(REQUESTS) + 2 * CONCURRENCY * 12)
     for run in disturbed(kills, budget, "uniform", kill=kill, each=[1, 4, 8, 12]):
         assert run.answers() == undisturbed
@@ -283,13 +283,13 @@ def test_with_a_tight_budget_answers_are_fewer_or_shorter_but_never_different(di
             assert (text, ending, tokens) == (whole, "stop", most) if finish == "stop" else tokens <= most
 
 
-@pytest.mark.parametrize("moment", ["pathlib.Path.rename", "shadowprice.run_folder.Ledger.create"])
+@pytest.mark.parametrize("moment", ["pathlib.Path.rename", "shadowprice.runs.Ledger.create"])
 def test_killed_while_its_folder_is_made_a_run_can_be_started_or_resumed(
     moment, starter, server, undisturbed, tmp_path
 ):
     run = Run(tmp_path / "run", starter, server, CAP * len(REQUESTS), "uniform")
     script = (
-        "import os, pathlib, signal, sys, shadowprice.run_folder\n"
+        "import os, pathlib, signal, sys, shadowprice.runs\n"
         "from shadowprice.cli import main\n"
         f"{moment} = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
         "main(sys.argv[1:])"

@@ -21,8 +21,8 @@ from .conftest import read_jsonl, request_line
 class Lengths:
     """Forecasts the number that each question consists of."""
 
-    def predict(self, queries):
-        return Forecast([float(query.text) for query in queries], spread=0.3, solve=0.9)
+    def predict(self, requests):
+        return Forecast([float(request.text) for request in requests], spread=0.3, solve=0.9)
 
 
 def planned(tmp_path, plan):
@@ -105,9 +105,9 @@ class TestAFileThatChanges:
         path = batch([request_line("a"), request_line("b")])
 
         class Meddler(PromptLength):
-            def predict(self, queries):
+            def predict(self, requests):
                 append(path)
-                return super().predict(queries)
+                return super().predict(requests)
 
         with pytest.raises(sp.InputError, match=r"requests\.jsonl: changed while it was being planned"):
             sp.plan(path, 1000, forecaster=Meddler())

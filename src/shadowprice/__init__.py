@@ -1,4 +1,4 @@
-"""Spend a fixed token budget where it buys the most correct answers.
+"""Spend a fixed budget of tokens or money where it buys the most correct answers, and never exceed it.
 
 >>> from shadowprice import Forecast, allocate
 >>> allocate(Forecast(tokens=[300, 900, 4000]), budget=1500).tokens.tolist()
@@ -11,13 +11,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from shadowprice.cost import parse_budget
+    from shadowprice.backends.llamacpp import LlamaCppBackend as LlamaCppBackend
+    from shadowprice.backends.openai import OpenAIBackend as OpenAIBackend
+    from shadowprice.backends.recorded import RecordedBackend
+    from shadowprice.cost import Rates, parse_budget
     from shadowprice.errors import InputError, MarketError, PolicyError, ShadowpriceError
+    from shadowprice.forecast.encoder import EncoderForecaster as EncoderForecaster
+    from shadowprice.forecast.text import TextForecaster
+    from shadowprice.formats.traces import read_traces, write_traces
     from shadowprice.market import POLICIES, Clearing, allocate, clear
     from shadowprice.planning import Plan, plan
-    from shadowprice.types import Allocation, Forecast, Request
+    from shadowprice.runs import Run, Summary
+    from shadowprice.simulation import Simulation, simulate
+    from shadowprice.types import Allocation, Forecast, Request, Result, Trace, Usage
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "POLICIES",
@@ -28,21 +36,42 @@ __all__ = [
     "MarketError",
     "Plan",
     "PolicyError",
+    "Rates",
+    "RecordedBackend",
     "Request",
+    "Result",
+    "Run",
     "ShadowpriceError",
+    "Simulation",
+    "Summary",
+    "TextForecaster",
+    "Trace",
+    "Usage",
     "allocate",
     "clear",
     "parse_budget",
     "plan",
+    "read_traces",
+    "simulate",
+    "write_traces",
 ]
 
-# Names are looked up when first used, so that `shadowprice --help` need not wait for NumPy.
+# Names are looked up when first used, so that `shadowprice --help` need not wait for NumPy. Those that need an extra
+# are not in __all__.
 _HOME = {
-    "shadowprice.cost": ["parse_budget"],
+    "shadowprice.backends.llamacpp": ["LlamaCppBackend"],
+    "shadowprice.backends.openai": ["OpenAIBackend"],
+    "shadowprice.backends.recorded": ["RecordedBackend"],
+    "shadowprice.cost": ["Rates", "parse_budget"],
     "shadowprice.errors": ["InputError", "MarketError", "PolicyError", "ShadowpriceError"],
+    "shadowprice.forecast.encoder": ["EncoderForecaster"],
+    "shadowprice.forecast.text": ["TextForecaster"],
+    "shadowprice.formats.traces": ["read_traces", "write_traces"],
     "shadowprice.market": ["POLICIES", "Clearing", "allocate", "clear"],
     "shadowprice.planning": ["Plan", "plan"],
-    "shadowprice.types": ["Allocation", "Forecast", "Request"],
+    "shadowprice.runs": ["Run", "Summary"],
+    "shadowprice.simulation": ["Simulation", "simulate"],
+    "shadowprice.types": ["Allocation", "Forecast", "Request", "Result", "Trace", "Usage"],
 }
 
 

@@ -209,7 +209,7 @@ class _Source:
             self.name = label or os.fspath(requests)
             if os.path.isfile(requests):
                 self._path = requests
-                self._version = self._current_version()
+                self._version = _version(requests)
             else:  # a pipe can be read only once
                 self._lines = list(read_lines(requests, label))
 
@@ -217,12 +217,13 @@ class _Source:
         return parse_batch(self._lines, self.name) if self._path is None else read_batch(self._path, self.name)
 
     def check_unchanged(self) -> None:
-        if self._path is not None and self._current_version() != self._version:
+        if self._path is not None and _version(self._path) != self._version:
             raise InputError("changed while it was being planned", path=self.name, fix="plan it again")
 
-    def _current_version(self) -> tuple[int, int]:
-        found = os.stat(self._path or "")
-        return found.st_size, found.st_mtime_ns
+
+def _version(path: str | os.PathLike[str]) -> tuple[int, int]:
+    found = os.stat(path)
+    return found.st_size, found.st_mtime_ns
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The folder of a run: what was asked, expected and what happened, so that it can be resumed."""
+"""The folder of a run: what was asked (manifest.json), expected (forecast.jsonl) and what happened (ledger.sqlite)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from shadowprice.formats.files import replacing
 from shadowprice.formats.forecasts import forecast_line
 from shadowprice.types import Forecast
 
-_FORMAT = 2
+_FORMAT = 2  # of run folders
 
 
 @dataclass

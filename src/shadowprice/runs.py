@@ -15,6 +15,7 @@ import hashlib
 import os
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -131,9 +132,24 @@ class Run:
         self.progress.stop(reason)
 
     def complete(self) -> list[Result]:
-        """The results of all requests, in their order. For scripts; in a notebook, `await run.execute()`."""
-        with asyncio.Runner() as runner:
-            runner.run(self.execute())
+        """The results of all requests, in their order, for scripts and notebooks; closes the backends."""
+
+        async def main() -> None:
+            self.ledger.take_over()
+            try:
+                await self.execute()
+            finally:
+                for backend in filter(None, (self.backend, self.teacher)):
+                    await backend.close()
+
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            asyncio.run(main())
+        else:  # in a notebook, whose own loop runs in this thread
+            with ThreadPoolExecutor(1) as thread:
+                thread.submit(asyncio.run, main()).result()
+            self.ledger.take_over()
         return self.results()
 
     async def __aiter__(self) -> AsyncIterator[Result]:

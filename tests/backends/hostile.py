@@ -332,7 +332,9 @@ def deltas(*contents: dict[str, Any], finish: str = "stop", usage: int | None = 
     return behave
 
 
-def continues(*, starts_over: bool = False, trims: bool = False, refuses: bool = False, usage: bool = True) -> Behaviour:
+def continues(
+    *, starts_over: bool = False, trims: bool = False, refuses: bool = False, usage: bool = True
+) -> Behaviour:
     """A server that continues an assistant message, or a plain prompt that starts with "hello".
 
     It may start over instead, trim messages as some chat templates do, or refuse fields that it does not know.

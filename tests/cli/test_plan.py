@@ -1,5 +1,6 @@
 """`shadowprice plan`, as a user runs it."""
 
+import gzip
 import json
 import os
 import random
@@ -69,6 +70,7 @@ class TestAPlan:
         verdict = capsys.readouterr().out
         assert "50,000 requests, 4,000,000 tokens" in verdict
         assert "price" in verdict
+        assert f"declined  {len(errors):,} requests -> " in verdict
         assert "10% more" in verdict
 
     def test_forecasts_from_a_file_decide_who_is_admitted(self, batch, forecasts, tmp_path, capsys):
@@ -159,6 +161,12 @@ class TestAPlan:
         done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, timeout=60)
         assert done.returncode == 0
         assert done.stderr.count(b"Traceback") == 0
+
+    def test_a_gzipped_batch_file(self, batch, tmp_path):
+        path = batch([request_line("a"), request_line("b")], "requests")
+        path.write_bytes(gzip.compress(path.read_bytes()))
+        assert plan(path, "--budget", "10k") == 0
+        assert [line["custom_id"] for line in read_jsonl(tmp_path / "requests.planned.jsonl")] == ["a", "b"]
 
     def test_links_are_followed_and_modes_are_kept(self, batch, tmp_path):
         real, link = tmp_path / "real.jsonl", tmp_path / "link.jsonl"

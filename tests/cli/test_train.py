@@ -401,10 +401,10 @@ def test_a_damaged_gzip_file(tmp_path, capsys, damage):
         (["--report", "f/report"], "f/report: is inside the forecaster (put the report beside it)"),
         (["--report", "f"], "f: is inside the forecaster"),
         (["--report", "a-file"], "a-file: is not a folder"),
-        (["--out", "a-file"], "a-file: the folder holds something other than a forecaster"),
-        (["--out", "."], ".: the folder holds something other than a forecaster"),
+        (["--out", "a-file"], "a-file: holds something else than a forecaster (name a new folder)"),
+        (["--out", "."], ".: holds something else than a forecaster"),
         (["--epochs", "0"], "--epochs: the kind text has no such option (use --kind encoder)"),
-        (["--from", "nowhere"], "nowhere: the folder has no forecaster.json (give a folder made by `train`)"),
+        (["--from", "nowhere"], "nowhere: holds no forecaster.json (name a folder made by `train`)"),
     ],
 )
 def test_invalid_options_are_refused_before_anything_is_read(tmp_path, capsys, monkeypatch, arguments, message):

@@ -1,4 +1,4 @@
-"""The task family: distinct, seeded, split in two, and right."""
+"""Generated tasks: distinct, seeded, in two splits, and with correct answers."""
 
 import re
 from collections import Counter
@@ -52,14 +52,14 @@ def test_every_kind_is_in_a_short_list():
     assert max(share.values()) < 75
 
 
-def test_more_than_there_are_is_refused():
+def test_invalid_arguments():
     with pytest.raises(InputError, match="20000 or fewer"):
         tasks(0, 10**9)
     with pytest.raises(InputError, match="choose train or eval"):
         tasks(0, 1, split="test")
 
 
-# --- the answers, found in another way ------------------------------------------------------------
+# --- the answers, computed in another way ------------------------------------------------------------
 
 
 def test_answers_fit_their_graders():

@@ -1,4 +1,4 @@
-"""How the quality of forecasts is measured: against brute force, known answers, and what must not matter."""
+"""Measures of quality: against brute force, known answers, and under changes that must not matter."""
 
 from dataclasses import asdict, replace
 
@@ -19,8 +19,8 @@ def traces_of(lengths, *, correct=None, truncated=None, questions=None):
     correct, truncated = correct if correct is not None else [None] * n, truncated or [False] * n
     questions = questions if questions is not None else range(n)
     return [
-        Trace(f"t{i}", f"question {q}", int(tokens), right, cut, dataset=KINDS[i % 2])
-        for i, (tokens, right, cut, q) in enumerate(zip(lengths, correct, truncated, questions, strict=True))
+        Trace(f"t{i}", f"question {q}", int(tokens), grade, cut, dataset=KINDS[i % 2])
+        for i, (tokens, grade, cut, q) in enumerate(zip(lengths, correct, truncated, questions, strict=True))
     ]
 
 
@@ -62,11 +62,11 @@ class TestAgainstOthers:
 
     def test_auc_counts_pairs(self, some):
         forecast, traces = some
-        right, wrong = (forecast.solve[[t.correct is answer for t in traces]] for answer in (True, False))
-        pairs = [(a > b) + 0.5 * (a == b) for a in right for b in wrong]
+        correct, wrong = (forecast.solve[[t.correct is answer for t in traces]] for answer in (True, False))
+        pairs = [(a > b) + 0.5 * (a == b) for a in correct for b in wrong]
         found = evaluate(forecast, traces).overall.auc
         assert found == pytest.approx(np.mean(pairs))
-        assert found == pytest.approx(mannwhitneyu(right, wrong).statistic / len(pairs))
+        assert found == pytest.approx(mannwhitneyu(correct, wrong).statistic / len(pairs))
 
     def test_errors_and_brier_by_hand(self):
         traces = traces_of([10, 20, 40], correct=[True, False, None])
@@ -74,13 +74,13 @@ class TestAgainstOthers:
         assert found.log_error == pytest.approx(np.log(2) * (1 + 0 + 2) / 3)
         assert found.log_rmse == pytest.approx(np.log(2) * np.sqrt(5 / 3))
         assert found.brier == pytest.approx((0.2**2 + 0.4**2) / 2)
-        assert (found.traces, found.graded, found.solved) == (3, 2, 0.5)
+        assert (found.traces, found.graded, found.correct) == (3, 2, 0.5)
 
     def test_calibration_error_by_hand(self):
         # 100 traces of ten chances: ten bins, each a chance of its own.
         chance = np.repeat(np.linspace(0.05, 0.95, 10), 10)
-        right = np.tile(np.arange(10) < 5, 10)  # half of every bin
-        traces = traces_of(range(1, 101), correct=right.tolist())
+        correct = np.tile(np.arange(10) < 5, 10)  # half of every bin
+        traces = traces_of(range(1, 101), correct=correct.tolist())
         found = evaluate(Forecast(np.full(100, 9.0), solve=chance), traces).overall
         assert found.calibration_error == pytest.approx(np.abs(np.linspace(0.05, 0.95, 10) - 0.5).mean())
 
@@ -130,7 +130,7 @@ class TestWhatDoesNotMatter:
         assert (other.spearman, other.kendall, other.auc) == (one.spearman, one.kendall, one.auc)
         assert other.log_error > one.log_error
 
-    def test_it_is_the_same_every_time_and_hangs_on_the_seed(self, some):
+    def test_the_seed_decides(self, some):
         assert evaluate(*some) == evaluate(*some)
         assert evaluate(*some).overall.auc_range != evaluate(*some, seed=1).overall.auc_range
 
@@ -149,13 +149,13 @@ class TestTruncated:
         traces = traces_of([10, 50, 50], truncated=[False, False, True])
         assert evaluate(Forecast([1, 2, 3]), traces).overall.spearman == pytest.approx(1.0)
 
-    def test_one_that_was_cut_before_others_ended_says_nothing_of_rank_or_tier(self):
+    def test_one_cut_before_others_ended_has_no_rank_and_no_tier(self):
         traces = traces_of([10, 20, 30, 15], truncated=[False, False, False, True])
         found = evaluate(Forecast([1, 2, 3, 0.1]), traces).overall
         assert found.spearman == pytest.approx(1.0)
         assert tiers_of(traces).tolist()[-1] == -1
 
-    def test_it_says_nothing_of_the_error(self):
+    def test_it_has_no_error(self):
         traces = traces_of([10, 20, 30], truncated=[False, False, True])
         assert evaluate(Forecast([10, 20, 9000]), traces).overall.log_error == pytest.approx(0.0)
 
@@ -169,7 +169,7 @@ class TestTruncated:
 
     @pytest.mark.parametrize("tail", [None, 3.0])
     @pytest.mark.parametrize("ended", [0.3, 0.8])
-    def test_forecasts_that_are_right_are_found_right_under_any_cap(self, tail, ended):
+    def test_correct_forecasts_are_found_correct_under_any_cap(self, tail, ended):
         random = np.random.default_rng(11)
         forecast = Forecast(1000 * random.lognormal(5, 1, 4000), 0.8, tail=tail)
         length, cap = quantile(forecast, random.random(4000)), quantile(forecast, ended)
@@ -177,7 +177,7 @@ class TestTruncated:
         traces = traces_of(np.where(cut, cap, length), truncated=cut.tolist())
         found = evaluate(forecast, traces, resamples=1).overall.coverage
         assert found == pytest.approx({"50%": 0.5, "80%": 0.8, "95%": 0.95}, abs=0.02)
-        # Leaving out what was cut is no way to measure: of those that ended, others are inside.
+        # Leaving out what was cut would bias it: of the answers that ended, other shares are inside.
         alone = evaluate(forecast.take(~cut), [t for t in traces if not t.truncated], resamples=1).overall.coverage
         assert alone["80%"] == pytest.approx((min(ended, 0.9) - 0.1) / ended, abs=0.02)
 
@@ -205,10 +205,10 @@ class TestGroups:
 
 
 class TestNothingToMeasure:
-    def test_what_cannot_be_known_is_none(self):
+    def test_what_is_unknown_is_none(self):
         found = evaluate(Forecast([10, 10]), traces_of([5, 7])).overall
         assert (found.spearman, found.kendall, found.auc, found.brier, found.calibration_error) == (None,) * 5
-        assert (found.spearman_range, found.auc_range, found.solved) == (None,) * 3
+        assert (found.spearman_range, found.auc_range, found.correct) == (None,) * 3
         assert found.log_error is not None
 
     def test_all_truncated(self):
@@ -217,7 +217,7 @@ class TestNothingToMeasure:
 
     def test_one_trace(self):
         found = evaluate(Forecast([10]), traces_of([0], correct=[True])).overall
-        assert (found.traces, found.median_tokens, found.auc, found.solved) == (1, 1.0, None, 1.0)
+        assert (found.traces, found.median_tokens, found.auc, found.correct) == (1, 1.0, None, 1.0)
 
     def test_forecasts_for_other_traces_are_refused(self):
         with pytest.raises(MarketError, match="one forecast per trace"):

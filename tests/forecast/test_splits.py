@@ -1,4 +1,4 @@
-"""Nothing is judged on a question it was learnt from, however that question is written."""
+"""No forecaster is evaluated on a question it was trained on, however that question is written."""
 
 import numpy as np
 import pytest

@@ -27,56 +27,56 @@ def pool():
     pool.close()
 
 
-RIGHT, WRONG, NONE, STUCK = "correct", "wrong", "no_answer", "stuck"
+CORRECT, WRONG, NONE, STUCK = "correct", "wrong", "no_answer", "stuck"
 ANSWERS = [
-    (r"\boxed{5}", "5", RIGHT),
+    (r"\boxed{5}", "5", CORRECT),
     (r"\boxed{5}", "6", WRONG),
-    (r"First \boxed{4}. Wait, that is wrong: \boxed{5}", "5", RIGHT),
+    (r"First \boxed{4}. Wait, that is wrong: \boxed{5}", "5", CORRECT),
     (r"First \boxed{5}. Wait, that is wrong: \boxed{4}", "5", WRONG),
     (r"either $\boxed{4}$ or $\boxed{5}$", "5", WRONG),
-    (r"$x = \boxed{4}$ and $y = $ whatever. So $\boxed{1}$ and $\boxed{2}$", "1,2", RIGHT),
-    (r"\boxed{\boxed{5}}", "5", RIGHT),
-    (r"\boxed{\frac{\sqrt{2}}{2}}", r"\frac{1}{\sqrt{2}}", RIGHT),
-    (r"\boxed{\left\{1, 2\right\}}", r"\{2, 1\}", RIGHT),
-    (r"\boxed{0.5}", r"\frac{1}{2}", RIGHT),
-    (r"\boxed{1/2}", "0.5", RIGHT),
-    (r"\boxed{\dfrac12}", r"\frac{1}{2}", RIGHT),
-    (r"\boxed{2\frac{1}{2}}", "2.5", RIGHT),
-    (r"\boxed{50\%}", "50", RIGHT),
-    (r"\boxed{12 \text{ cm}}", "12", RIGHT),
-    (r"\boxed{12\,\mathrm{m/s}}", "12", RIGHT),
-    (r"\boxed{\$1,234}", "1234", RIGHT),
-    (r"\boxed{15,000 \, \text{kcal m}^{-2} \text{ yr}^{-1}}", "15000", RIGHT),
-    (r"\boxed{1\,234\,567}", r"1,\!234,\!567", RIGHT),
+    (r"$x = \boxed{4}$ and $y = $ whatever. So $\boxed{1}$ and $\boxed{2}$", "1,2", CORRECT),
+    (r"\boxed{\boxed{5}}", "5", CORRECT),
+    (r"\boxed{\frac{\sqrt{2}}{2}}", r"\frac{1}{\sqrt{2}}", CORRECT),
+    (r"\boxed{\left\{1, 2\right\}}", r"\{2, 1\}", CORRECT),
+    (r"\boxed{0.5}", r"\frac{1}{2}", CORRECT),
+    (r"\boxed{1/2}", "0.5", CORRECT),
+    (r"\boxed{\dfrac12}", r"\frac{1}{2}", CORRECT),
+    (r"\boxed{2\frac{1}{2}}", "2.5", CORRECT),
+    (r"\boxed{50\%}", "50", CORRECT),
+    (r"\boxed{12 \text{ cm}}", "12", CORRECT),
+    (r"\boxed{12\,\mathrm{m/s}}", "12", CORRECT),
+    (r"\boxed{\$1,234}", "1234", CORRECT),
+    (r"\boxed{15,000 \, \text{kcal m}^{-2} \text{ yr}^{-1}}", "15000", CORRECT),
+    (r"\boxed{1\,234\,567}", r"1,\!234,\!567", CORRECT),
     (r"\boxed{1\,234}", r"1234567", WRONG),
-    (r"\boxed{12^{\mathrm{th}} \text{ grade}}", "12", RIGHT),
-    (r"\boxed{v_{\text{max}}}", r"v_{max}", RIGHT),
+    (r"\boxed{12^{\mathrm{th}} \text{ grade}}", "12", CORRECT),
+    (r"\boxed{v_{\text{max}}}", r"v_{max}", CORRECT),
     (r"\boxed{\lambda_{\text{red}} \sqrt{3}}", r"\lambda_{\text{red}}/\sqrt{2}", WRONG),
     (r"\boxed{\frac{1}{2} m v_{\text{f}}^2}", r"\frac{1}{2} m v_{\text{i}}^2", WRONG),
-    (r"\boxed{\begin{pmatrix} 1\\ 200 \end{pmatrix}}", r"\begin{pmatrix}1\\200\end{pmatrix}", RIGHT),
-    (r"\boxed{−5}", "-5", RIGHT),
-    (r"\boxed{４２}", "42", RIGHT),
-    (r"\boxed{x² + 1}", "x^2+1", RIGHT),
-    (r"\boxed{1e-5}", "0.00001", RIGHT),
-    (r"\boxed{0.00001}", "1e-5", RIGHT),
+    (r"\boxed{\begin{pmatrix} 1\\ 200 \end{pmatrix}}", r"\begin{pmatrix}1\\200\end{pmatrix}", CORRECT),
+    (r"\boxed{−5}", "-5", CORRECT),
+    (r"\boxed{４２}", "42", CORRECT),
+    (r"\boxed{x² + 1}", "x^2+1", CORRECT),
+    (r"\boxed{1e-5}", "0.00001", CORRECT),
+    (r"\boxed{0.00001}", "1e-5", CORRECT),
     (r"\boxed{4 \times 10^{-24}}", "5e-19", WRONG),
     (r"\boxed{10^{-9}}", "0", WRONG),
-    (r"\boxed{(x+1)^2}", "x^2+2x+1", RIGHT),
+    (r"\boxed{(x+1)^2}", "x^2+2x+1", CORRECT),
     (r"\boxed{(1, 2)}", "(2, 1)", WRONG),
-    (r"\boxed{[0, 1)}", "[0,1)", RIGHT),
+    (r"\boxed{[0, 1)}", "[0,1)", CORRECT),
     (r"\boxed{[0, 1]}", "[0,1)", WRONG),
-    (r"\boxed{\text{east}}", r"\text{east}", RIGHT),
-    (r"\boxed{E_{1}, E_{2}}", "E_{1},E_{2}", RIGHT),
-    ("The answer is 7.", "7", RIGHT),
-    ("The answer is $7$", "7", RIGHT),
+    (r"\boxed{\text{east}}", r"\text{east}", CORRECT),
+    (r"\boxed{E_{1}, E_{2}}", "E_{1},E_{2}", CORRECT),
+    ("The answer is 7.", "7", CORRECT),
+    ("The answer is $7$", "7", CORRECT),
     (r"It is \boxed{7", "8", NONE),
     (r"\boxed{}", "7", NONE),
     ("I do not know.", "7", NONE),
     ("", "7", NONE),
     ("\x00\ud800", "7", NONE),
-    ("x" * 1_000_000 + r" \boxed{7}", "7", RIGHT),
-    (r"\boxed{7}" + " and so on" * 100_000, "7", RIGHT),
-    ("so it is " * 120_000 + "$7$", "7", RIGHT),
+    ("x" * 1_000_000 + r" \boxed{7}", "7", CORRECT),
+    (r"\boxed{7}" + " and so on" * 100_000, "7", CORRECT),
+    ("so it is " * 120_000 + "$7$", "7", CORRECT),
     (r"\boxed{" + "1+" * 500_000 + "1}", "7", WRONG),
     (r"\boxed{" * 100_000, "7", STUCK),
     ("$" * 1_000_000, "7", STUCK),
@@ -97,11 +97,11 @@ ANSWERS = [
 def test_adversarial_answers(answer, gold, wanted, pool):
     started = time.monotonic()
     found = grade("math", answer, gold, seconds=3, pool=pool)
-    if wanted == STUCK:  # whatever becomes of it, it is not right, and it is over soon
+    if wanted == STUCK:  # for whatever reason, it is not correct, and the check ends soon
         assert found.correct is False
         assert found.reason in ("wrong", "no_answer", "timeout", "error")
     else:
-        assert (found.correct, found.reason) == (wanted == RIGHT, wanted), found
+        assert (found.correct, found.reason) == (wanted == CORRECT, wanted), found
     assert time.monotonic() - started < 30
 
 
@@ -110,7 +110,7 @@ def test_a_cut_is_reported(pool):
 
 
 def test_agreement_with_recorded_labels(pool):
-    """On the whole file. The labels are another grader's, who took 5.3e-9 for a product with Euler's number."""
+    """On the whole file. The labels are from another grader, which read 5.3e-9 as a product with Euler's number."""
     if not TRACES.exists():
         pytest.skip(f"no recorded traces at {TRACES}")
     with gzip.open(TRACES) as lines:
@@ -141,7 +141,7 @@ class TestWorkers:
         assert grade("math", r"\boxed{x+1}", "1+x", pool=pool).correct
         pool.close()
 
-    def test_one_that_died_is_replaced_unnoticed(self):
+    def test_one_that_died_is_replaced(self):
         pool = MathPool(size=1)
         grade("math", r"\boxed{x+1}", "1+x", pool=pool)
         os.kill(pool._idle[0]._process.pid, signal.SIGKILL)

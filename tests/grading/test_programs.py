@@ -1,4 +1,4 @@
-"""Programs in the box: right ones pass, and nothing a wrong one does gets it through or out."""
+"""Programs in the sandbox: correct ones pass, and wrong ones neither pass nor escape."""
 
 import gzip
 import json
@@ -57,17 +57,17 @@ def nothing_is_left_behind():
     before = folders(), children()
     yield
     assert folders() <= before[0]
-    assert children() <= before[1]  # neither dead nor alive
+    assert children() <= before[1]  # neither running nor as zombies
 
 
-RIGHT = {
+CORRECT = {
     "plain": GOOD,
     "fenced": f"Here it is:\n\n```python\n{GOOD}```\nHope this helps!",
     "fenced without a language": f"```\n{GOOD}```",
     "a fence that never closes": f"```python\n{GOOD}",
     "tildes": f"~~~py\n{GOOD}~~~",
     "prose before it": f"Sure!\n\n{GOOD}",
-    "two fences, the second mends the first": f"```python\n{BAD}```\nOops:\n```python\n{GOOD}```",
+    "two fences, the second fixes the first": f"```python\n{BAD}```\nOops:\n```python\n{GOOD}```",
     "an example of its output": f"```python\n{GOOD}```\nOutput:\n```text\n>>> 2\n```",
     "shell commands beside it": f"```bash\npip install f\n```\n```python\n{GOOD}```",
     "a demonstration that would read stdin": GOOD + "if __name__ == '__main__':\n    print(f(int(input())))\n",
@@ -84,8 +84,8 @@ RIGHT = {
 }
 
 
-@pytest.mark.parametrize("answer", RIGHT.values(), ids=RIGHT)
-def test_right_programs_pass(answer, box):
+@pytest.mark.parametrize("answer", CORRECT.values(), ids=CORRECT)
+def test_correct_programs_pass(answer, box):
     found = box(answer)
     assert (found.correct, found.reason) == (True, "correct"), found
 
@@ -129,11 +129,11 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(("answer", "said"), WRONG.values(), ids=WRONG)
-def test_wrong_programs_do_not(answer, said, box):
+@pytest.mark.parametrize(("answer", "detail"), WRONG.values(), ids=WRONG)
+def test_wrong_programs_fail(answer, detail, box):
     found = box(answer)
     assert (found.correct, found.reason) == (False, "wrong"), found
-    assert said in found.detail
+    assert detail in found.detail
 
 
 ENDLESS = {
@@ -292,7 +292,7 @@ def test_an_entry_point_called_check():
     assert not grade("code", "def check(x): return x", tests, entry_point="check").correct
 
 
-def test_reading_a_megabyte_of_fences_takes_no_time():
+def test_reading_a_megabyte_of_fences_is_fast():
     started = time.monotonic()
     readings("```\n" * 250_000, PROMPT, "f")
     readings("``` a" * 200_000, PROMPT, "f")
@@ -365,5 +365,9 @@ def test_many_threads_at_once(box):
     assert threading.active_count() < 8
 
 
-def test_which_sandbox_is_used_can_be_told():
-    assert sandbox() in ("namespaces", "process")
+@pytest.mark.skipif(not box_levels(), reason="no interpreter that another user may read")
+def test_the_sandbox_that_is_named_is_the_best_that_works():
+    names = [name for name, _ in box_levels()]
+    assert sandbox() == names[-1]
+    found = grade("code", GOOD, TESTS, limits=LIMITS, level="namespaces")
+    assert found.correct is (True if sandbox() == "namespaces" else None), found

@@ -11,14 +11,14 @@ import pytest
 
 from shadowprice.datasets.shipped import shipped_traces
 from shadowprice.lab.pools import Pool, make_pool, recorded, trained_without
-from shadowprice.lab.reproduction import Wishes, reproduce
+from shadowprice.lab.reproduction import Config, reproduce
 from shadowprice.lab.results import Results
 from shadowprice.report.reproduction import report
 
 
 @pytest.fixture(scope="session")
 def pool() -> Pool:
-    """The shipped answers, with forecasts learnt from the shipped training traces."""
+    """The shipped answers, with forecasts learned from the shipped training traces."""
     (model,) = recorded(shipped_traces("eval"))
     forecaster, _ = trained_without(shipped_traces("train"), [model])
     return make_pool(model, forecaster, about="trained")
@@ -50,10 +50,10 @@ def results(once) -> Results:
         "command": "shadowprice reproduce --quick --out lab",
         "files": [{"role": "traces", "path": "shipped", "sha256": "0123456789abcdef"}],
     }
-    wishes = Wishes(quick=True, streams=["balanced", "mostly-hard"])
+    config = Config(quick=True, streams=["balanced", "mostly-hard"])
 
     def make(folder: Path) -> None:
-        reproduce(shipped_traces("eval"), shipped_traces("train"), wishes=wishes, about=about).write(folder)
+        reproduce(shipped_traces("eval"), shipped_traces("train"), config=config, about=about).write(folder)
 
     return Results.read(once("results", make))
 

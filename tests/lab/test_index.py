@@ -1,6 +1,6 @@
-"""The index rule on recorded answers: how much of the way to perfect knowledge it goes.
+"""The index on recorded answers: how much of the gap between CLEAR and the oracle it closes.
 
-benchmarks/metered.py prints the cells behind these tests, and counts all of the models.
+benchmarks/metered.py prints the cells behind these tests, and has all models.
 """
 
 import numpy as np
@@ -22,7 +22,7 @@ def gaps(found):
 
 def behind(found, policies=BOTH):
     """Points below the best of these policies, in every cell; negative: ahead of all of them."""
-    return np.array([max(cell[name] for name in policies) - cell["metered"] for cell in found.values()])
+    return np.array([max(cell[name] for name in policies) - cell["index"] for cell in found.values()])
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def cross_fitted(large):
 
 
 class TestALargeModel:
-    def test_with_a_forecaster_from_elsewhere_and_a_hundred_traces(self, large):
+    def test_with_a_forecaster_trained_elsewhere_and_a_hundred_traces(self, large):
         names = ("llama-3.1-8b-instruct.math-train", "zeroeval-12-models.gsm8k-mathl5")
         train = [trace for name in names for trace in read_traces(shared_traces(name))]
         elsewhere, _ = trained_without(train, large)
@@ -72,4 +72,4 @@ class TestTheShippedModel:
 
     def test_with_lengths_known_it_is_the_oracle(self, pool):
         for cell in cells(known(pool), SCARCE).values():
-            assert cell["metered"] == pytest.approx(cell["oracle"], abs=0.5)
+            assert cell["index"] == pytest.approx(cell["oracle"], abs=0.5)

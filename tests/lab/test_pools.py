@@ -8,7 +8,7 @@ import pytest
 from shadowprice.datasets.shipped import shipped_traces
 from shadowprice.errors import InputError
 from shadowprice.forecast.splits import question_key
-from shadowprice.forecast.text import Text
+from shadowprice.forecast.text import TextForecaster
 from shadowprice.lab.pools import FEWEST, cross_fitted, make_pool, recorded, trained_without
 from shadowprice.types import Trace
 
@@ -18,13 +18,13 @@ def trace(i, tokens, correct=True, **fields):
 
 
 class TestArrays:
-    def test_an_answer_longer_than_the_cap_is_cut_there_and_wrong(self):
+    def test_an_answer_longer_than_the_cap_is_truncated_and_not_correct(self):
         (pool,) = recorded([trace(0, 100), trace(1, 101), trace(2, 5)], cap=100)
         assert pool.length.tolist() == [100, 100, 5]
         assert pool.correct.tolist() == [True, False, True]
         assert pool.truncated.tolist() == [False, True, False]
 
-    def test_an_answer_cut_in_the_recording_counts_as_running_to_the_cap(self):
+    def test_an_answer_truncated_in_the_recording_counts_as_running_to_the_cap(self):
         (pool,) = recorded([trace(0, 512, True, truncated=True, max_tokens=512), trace(1, 900, max_tokens=4096)])
         assert pool.cap == 4096
         assert pool.length.tolist() == [4096, 900]
@@ -56,7 +56,7 @@ class TestArrays:
         assert len(recorded([trace(0, 5, None), trace(1, 5)])[0]) == 1
         assert recorded([trace(0, 5, None)]) == []
 
-    def test_a_length_that_is_none_is_refused(self):
+    def test_an_invalid_length_is_refused(self):
         with pytest.raises(InputError, match="tokens"):
             recorded([trace(0, 2**60)])
 
@@ -87,12 +87,12 @@ class TestForecasts:
         queries = make_pool(model, clean).forecast.tokens
         assert np.array_equal(queries, make_pool(model, leaky).forecast.tokens)
 
-    def test_nothing_left_to_train_on_is_said(self):
+    def test_nothing_left_to_train_on_is_an_error(self):
         (model,) = recorded(shipped_traces("eval"))
         with pytest.raises(InputError, match="every training trace"):
             trained_without(shipped_traces("eval"), [model])
 
-    def test_cross_fitted_forecasts_do_not_hang_on_their_own_answers(self):
+    def test_cross_fitted_forecasts_do_not_depend_on_their_own_answers(self):
         (model,) = recorded(shipped_traces("eval"))
         before = cross_fitted(model.questions, model.cap)
         # One question's answers, in a pool where it is asked twice, change to something absurd.
@@ -128,4 +128,4 @@ class TestForecasts:
     def test_too_few_questions_are_refused(self):
         (model,) = recorded([trace(i, 5 + i) for i in range(FEWEST - 1)])
         with pytest.raises(InputError, match=f"{FEWEST - 1} graded questions"):
-            make_pool(model, Text().fit(shipped_traces("train")))
+            make_pool(model, TextForecaster().fit(shipped_traces("train")))

@@ -1,8 +1,7 @@
-"""`shadowprice reproduce`, as it is typed."""
+"""`shadowprice reproduce`, from its command line."""
 
 import gzip
 import json
-from pathlib import Path
 
 import pytest
 
@@ -11,7 +10,8 @@ from shadowprice.datasets.shipped import shipped_traces
 from shadowprice.formats.traces import write_traces
 from shadowprice.lab.results import Results
 
-SHARED = Path(__file__).parents[3] / "shared" / "traces"
+from ..conftest import shared_traces
+
 SMALL = ["--quick", "--seeds", "1", "--streams", "balanced", "--no-report", "--quiet"]
 
 
@@ -45,7 +45,7 @@ class TestAFileNeverSeenBefore:
         assert results.meta["questions"] == 120
         assert "cross-fitted" in results.meta["forecasts"]
         assert "quartile" in results.meta["tiers_by"]
-        assert any("cut below the cap" in note for note in results.meta["notes"])
+        assert any("truncated below the cap" in note for note in results.meta["notes"])
         assert results.meta["files"][0]["sha256"]
         assert results.meta["command"].startswith("shadowprice reproduce --traces")
         assert "what held and what did not" in capsys.readouterr().out
@@ -60,21 +60,21 @@ class TestAFileNeverSeenBefore:
         assert "--skip-bad" in said
         assert not (tmp_path / "out").exists()
 
-    def test_a_fifth_of_it_broken_is_skipped_if_asked_for(self, strange, tmp_path, capsys):
+    def test_broken_lines_are_skipped_with_skip_bad(self, strange, tmp_path, capsys):
         lines = strange_lines()
         for i in range(0, len(lines), 5):
             lines[i] = ["{", "[]", '{"id": "a"}', '{"id": 1, "prompt": "p", "tokens": 1}', "\x00\xff"][i // 5 % 5]
         path = strange(lines)
         out = tmp_path / "out"
         assert main(["reproduce", "--traces", str(path), "--out", str(out), "--skip-bad", *SMALL]) == 0
-        told = capsys.readouterr().err
-        assert f"{path}:1: not JSON" in told
-        assert f"{path}:11: no prompt" in told
-        assert "24 broken lines skipped" in told
+        shown = capsys.readouterr().err
+        assert f"{path}:1: not JSON" in shown
+        assert f"{path}:11: no prompt" in shown
+        assert "24 broken lines skipped" in shown
         assert Results.read(out).meta["bad_lines"] == 24
         assert Results.read(out).meta["questions"] == 96
 
-    def test_packed_and_cut_off_is_one_line(self, tmp_path, capsys):
+    def test_a_damaged_archive_is_one_line(self, tmp_path, capsys):
         path = tmp_path / "cut.jsonl.gz"
         path.write_bytes(gzip.compress("\n".join(strange_lines()).encode())[:-200])
         assert main(["reproduce", "--traces", str(path), "--out", str(tmp_path / "o"), "--skip-bad", *SMALL]) == 2
@@ -98,7 +98,7 @@ class TestAFileNeverSeenBefore:
             (lambda line: {**line, "tokens": 2**61}, [], "no model generates that many"),
         ],
     )
-    def test_what_cannot_be_is_one_clear_line(self, strange, tmp_path, capsys, change, extra, said):
+    def test_invalid_input_is_one_clear_line(self, strange, tmp_path, capsys, change, extra, said):
         lines = [json.dumps(change(json.loads(line))) for line in strange_lines()]
         arguments = ["reproduce", "--traces", str(strange(lines)), "--out", str(tmp_path / "out"), *SMALL, *extra]
         assert main(arguments) == 2
@@ -115,9 +115,9 @@ class TestAFileNeverSeenBefore:
             lambda i: {"tokens": 0, "correct": bool(i % 2)},
             lambda i: {"tokens": 10**6 if i % 2 else 1, "correct": bool(i % 2)},
         ],
-        ids=["all alike", "all wrong", "all cut", "all empty", "a million or one"],
+        ids=["all alike", "all wrong", "all truncated", "all empty", "a million or one"],
     )
-    def test_answers_without_any_variety_work(self, strange, tmp_path, change):
+    def test_answers_without_variety_work(self, strange, tmp_path, change):
         lines = [{"id": f"{i}", "prompt": f"Say {i} in words.", **change(i)} for i in range(60)]
         path = strange([json.dumps(line) for line in lines])
         assert main(["reproduce", "--traces", str(path), "--out", str(tmp_path / "out"), *SMALL]) == 0
@@ -125,11 +125,11 @@ class TestAFileNeverSeenBefore:
         assert all(0 <= row["solved"] <= 100 for row in rows)
 
 
-class TestPlaces:
+class TestFolders:
     def test_other_content_is_left_alone(self, tmp_path, capsys):
         (tmp_path / "thesis.tex").write_text("x")
         assert main(["reproduce", "--out", str(tmp_path), *SMALL]) == 2
-        assert "something else" in capsys.readouterr().err
+        assert "not results" in capsys.readouterr().err
         assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
     def test_a_file_twice_is_refused(self, strange, tmp_path, capsys):
@@ -163,9 +163,9 @@ class TestSources:
         assert meta["budgets"] == [20, round(2 * meta["median_tokens"])]
 
     def test_a_forecaster_that_was_trained_before(self, tmp_path):
-        from shadowprice.forecast.text import Text
+        from shadowprice.forecast.text import TextForecaster
 
-        Text().fit(shipped_traces("train")).save(tmp_path / "forecaster")
+        TextForecaster().fit(shipped_traces("train")).save(tmp_path / "forecaster")
         arguments = ["reproduce", "--forecaster", str(tmp_path / "forecaster"), "--out", str(tmp_path / "out")]
         assert main([*arguments, *SMALL]) == 0
         assert "forecaster given" in Results.read(tmp_path / "out").meta["forecasts"]
@@ -181,13 +181,11 @@ def test_the_report_and_the_figures(tmp_path):
 
 @pytest.fixture(scope="module")
 def fourteen(tmp_path_factory):
-    """Qwen2.5-14B-Instruct, forecasts learnt from other models on other questions."""
-    if not SHARED.exists():
-        pytest.skip("the traces of larger models are not here")
+    """Qwen2.5-14B-Instruct, forecasts learned from other models on other questions."""
     out = tmp_path_factory.mktemp("lab") / "out"
     train = ["llama-3.1-8b-instruct.math-train", "zeroeval-12-models.gsm8k-mathl5"]
-    arguments = ["--traces", str(SHARED / "qwen2.5-14b-instruct.math.jsonl.gz"), "--cap", "4096", "--train"]
-    arguments += [str(SHARED / f"{name}.jsonl.gz") for name in train]
+    arguments = ["--traces", str(shared_traces("qwen2.5-14b-instruct.math")), "--cap", "4096", "--train"]
+    arguments += [str(shared_traces(name)) for name in train]
     assert main(["reproduce", *arguments, "--out", str(out), "--quick", "--no-report", "--quiet"]) == 0
     return Results.read(out)
 
@@ -200,13 +198,13 @@ class TestTheFourteenBillion:
     @pytest.mark.parametrize(
         "claim",
         [
-            "at least 3 times as much as uniform",
+            "at least 3 times as many correct answers",
             "CLEAR and uniform converge",
-            "Abandonment is high when tokens are scarce",
+            "Many requests are declined when tokens are scarce",
             "Alpha changes no result",
-            "when noise is put on the forecast",
+            "when noise is added to the forecasts",
             "Triangular and quadratic",
-            "without abandonment loses",
+            "forecasts without declining lose",
             "S-shaped",
         ],
     )
@@ -214,7 +212,7 @@ class TestTheFourteenBillion:
         assert self.held(fourteen, claim) == "yes"
 
     @pytest.mark.parametrize("claim", ["around the median", "in any tested condition", "The oracle is an upper bound"])
-    def test_what_does_not_hold_is_said(self, fourteen, claim):
+    def test_what_does_not_hold(self, fourteen, claim):
         assert self.held(fourteen, claim) == "no"
 
     def test_the_gain_where_tokens_are_scarce(self, fourteen):
@@ -227,10 +225,9 @@ class TestTheFourteenBillion:
             assert rows[stream, "clear"] >= 3 * rows[stream, "uniform"]
 
 
-@pytest.mark.skipif(not SHARED.exists(), reason="the traces of larger models are not here")
 def test_code_best_of_four(tmp_path):
     names = ["three-models.humaneval-k10", "codegen-16b.humaneval-k100"]
-    paths = [str(SHARED / f"{name}.jsonl.gz") for name in names]
+    paths = [str(shared_traces(name)) for name in names]
     out = tmp_path / "out"
     policies = ["--policies", "uniform", "clear"]
     assert main(["reproduce", "--traces", *paths, *policies, "--out", str(out), *SMALL]) == 0

@@ -1,4 +1,4 @@
-"""Results are kept whole, as JSON that anybody reads and a CSV per table."""
+"""Results are written as plain JSON and a CSV file per table, and read back as they were."""
 
 import csv
 import json
@@ -60,18 +60,18 @@ def test_the_same_results_give_the_same_bytes(tmp_path):
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"rows": [1], "meta": {}, "queries": []}', '{"rows": []}'])
-def test_damaged_results_are_named(tmp_path, content):
+def test_damaged_results_are_an_error(tmp_path, content):
     (tmp_path / "results.json").write_text(content)
     with pytest.raises(InputError, match=r"results.json: damaged"):
         Results.read(tmp_path)
 
 
-def test_a_folder_without_results_is_named(tmp_path):
+def test_a_folder_without_results_is_an_error(tmp_path):
     with pytest.raises(InputError, match="holds no results"):
         Results.read(tmp_path)
 
 
-class TestThePlace:
+class TestTheFolder:
     def test_may_be_new_empty_or_hold_results(self, tmp_path):
         refuse_other_content(tmp_path / "new")
         refuse_other_content(tmp_path)
@@ -80,7 +80,7 @@ class TestThePlace:
 
     def test_may_not_hold_anything_else(self, tmp_path):
         (tmp_path / "thesis.tex").write_text("x")
-        with pytest.raises(InputError, match="something else"):
+        with pytest.raises(InputError, match="not results"):
             refuse_other_content(tmp_path)
         with pytest.raises(InputError, match="not a folder"):
             refuse_other_content(tmp_path / "thesis.tex")

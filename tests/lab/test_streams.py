@@ -1,4 +1,4 @@
-"""Streams are mixed as documented, and nobody is in twice while others are not in at all."""
+"""Streams are mixed as documented, and no question is drawn twice before all of its tier are drawn once."""
 
 import numpy as np
 import pytest
@@ -32,12 +32,12 @@ def test_the_shares_are_as_documented(stream, n):
     assert np.abs(found - n * np.array(STREAMS[stream])).max() <= 1
 
 
-def test_nobody_twice_where_there_are_enough():
+def test_no_question_twice_where_there_are_enough():
     drawn = draw(pool_of(300, 300, 300, 300), "mostly-hard", 500, seed=3)
     assert np.unique(drawn).size == 500
 
 
-def test_everyone_once_before_anyone_twice():
+def test_every_question_once_before_any_twice():
     pool = pool_of(100, 100, 100, 70)
     times = np.bincount(draw(pool, "mostly-hard", 300, seed=0), minlength=len(pool))
     assert counts(pool, "mostly-hard", 300)[3] == 180
@@ -45,7 +45,7 @@ def test_everyone_once_before_anyone_twice():
     assert set(times[pool.tier == 0]) == {0, 1}
 
 
-def test_a_tier_that_is_missing_leaves_its_share_to_the_nearest():
+def test_the_share_of_a_missing_tier_goes_to_the_nearest():
     assert counts(pool_of(0, 300, 300, 300), "u-shaped", 100) == [0, 50, 10, 40]
     assert counts(pool_of(300, 0, 300, 300), "u-shaped", 100) == [50, 0, 10, 40]  # of two, the easier
     assert counts(pool_of(300, 0, 0, 300), "balanced", 100) == [50, 0, 0, 50]
@@ -58,7 +58,7 @@ def test_a_seed_is_a_stream():
     assert not np.array_equal(draw(pool, "balanced", 200, 1), draw(pool, "u-shaped", 200, 1))
 
 
-def test_every_question_has_its_chance():
+def test_every_question_is_drawn_by_some_seed():
     pool = pool_of(50, 50, 50, 50)
     drawn = np.concatenate([draw(pool, "balanced", 40, seed) for seed in range(40)])
     assert np.unique(drawn).size == len(pool)

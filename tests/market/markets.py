@@ -1,4 +1,4 @@
-"""Random markets, and solvers that know nothing of prices, to hold the real one against."""
+"""Random markets, and solvers without prices, to compare the real one with."""
 
 from __future__ import annotations
 

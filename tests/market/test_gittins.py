@@ -1,4 +1,4 @@
-"""The index rule: against its definition, against brute force, and by what must not change it."""
+"""The index: against its definition, against brute force, and under changes that must not matter."""
 
 import numpy as np
 import pytest
@@ -22,21 +22,21 @@ def deal(forecast, i, start, stop):
     """Chance gained and tokens expected between two ages, given that the answer has not ended: by quadrature."""
     tail = None if forecast.tail is None else float(np.ravel(forecast.tail)[0])
     every = Expected(forecast.tokens[i], forecast.spread[i], tail=tail)
-    right = Expected(forecast.solved_tokens[i], forecast.solved_spread[i], forecast.solve[i], tail)
-    ended = lambda t: max(every.value(t).item(), right.value(t).item())  # noqa: E731
+    correct = Expected(forecast.solved_tokens[i], forecast.solved_spread[i], forecast.solve[i], tail)
+    ended = lambda t: max(every.value(t).item(), correct.value(t).item())  # noqa: E731
     cost = quad(lambda t: 1 - ended(t), start, stop, limit=400)[0]
     survived = max(1 - ended(start), 1e-12)
-    return (right.value(stop).item() - right.value(start).item()) / survived, cost / survived, survived
+    return (correct.value(stop).item() - correct.value(start).item()) / survived, cost / survived, survived
 
 
 @pytest.mark.parametrize("tail", [None, 3.0])
-def test_a_stretch_is_the_best_deal_of_all_stopping_ages(tail):
+def test_a_chunk_is_the_best_deal_of_all_stopping_ages(tail):
     forecast = market(12, tail=tail)
     plan = schedule(forecast, 3000)
     for k in np.linspace(0, len(plan) - 1, 25).astype(int):
         i, start, stop = plan.query[k], plan.start[k], plan.stop[k]
         gained, cost, survived = deal(forecast, i, start, stop)
-        if survived < 0.01:  # what one in a hundred comes to is in the noise of the grid
+        if survived < 0.01:  # what one answer in a hundred reaches is within the error of the grid
             continue
         # Ages are a grid, some 8% apart. Seen from age 0 both are multiplied with the chance of coming
         # this far, which leaves their ratio.
@@ -46,7 +46,7 @@ def test_a_stretch_is_the_best_deal_of_all_stopping_ages(tail):
             assert other_gained / other_cost <= plan.index[k] * 1.08
 
 
-def test_the_stretches_of_a_query_follow_one_another_with_falling_index():
+def test_the_chunks_of_a_query_follow_one_another_with_falling_index():
     plan = schedule(market(200), 4096)
     assert np.all(np.diff(plan.index) <= 0)
     for query in range(200):
@@ -106,26 +106,26 @@ def test_a_hopeless_query_comes_last_and_a_short_one_first():
     assert list(dict.fromkeys(schedule(forecast, 4096).query)) == [0, 2, 1]
 
 
-def test_age_speaks_for_a_query_that_is_nearly_there_and_against_one_that_should_have_ended():
+def test_the_index_rises_until_the_answer_is_due_and_falls_where_it_is_overdue():
     forecast = Forecast([100.0], 0.2, 0.8)
     young, ripe, late = indices(forecast, 4096, [0, 80, 400])[0]
     assert ripe > 2 * young
     heavy = Forecast([100.0], 0.2, 0.8, tail=1.5)
-    assert indices(heavy, 4096, [400])[0, 0] < 0.5 * young < late * 10  # a normal law sees it end any moment now
+    assert indices(heavy, 4096, [400])[0, 0] < 0.5 * young < late * 10  # a normal law expects the end at any moment
 
 
-def test_who_lives_longer_than_any_forecast_is_not_forgotten():
+def test_a_query_that_outlives_its_forecast_still_has_a_chunk():
     assert schedule(Forecast([100.0], 0.1, 0.8), 4096, 900).stop.max() == 4096
 
 
 @pytest.mark.parametrize("tail", [None, 1.0])
-def test_the_wildest_forecast_without_a_cap_has_a_schedule(tail):
+def test_an_extreme_forecast_without_a_cap_has_a_schedule(tail):
     plan = schedule(Forecast([1e9, 5.0], 10.0, 0.5, tail), np.inf)
     assert np.all(plan.stop > plan.start)
     assert np.all(np.isfinite(plan.index) & np.isfinite(plan.cost))
 
 
-def test_queries_at_their_cap_have_no_stretch():
+def test_queries_at_their_cap_have_no_chunk():
     plan = schedule(market(3), [100, 50, 10], [100, 20, 10])
     assert set(plan.query) == {1}
     assert plan.start.min() == 20
@@ -139,6 +139,61 @@ def test_no_queries_and_no_chance():
 
 
 @pytest.mark.parametrize(("cap", "age"), [(np.nan, 0), (100, -1)])
-def test_what_is_no_age_or_cap(cap, age):
+def test_an_invalid_age_or_cap(cap, age):
     with pytest.raises(MarketError):
         schedule(market(2), cap, age)
+
+
+class TestEntry:
+    """A cost before the first further token: reading the prompt."""
+
+    def test_none_is_the_default(self):
+        one, other = schedule(market(50), 4096, 20), schedule(market(50), 4096, 20, np.zeros(50))
+        for name in ("query", "start", "stop", "index", "cost"):
+            assert np.array_equal(getattr(one, name), getattr(other, name))
+
+    def test_it_lowers_the_index_of_every_query(self):
+        forecast = market(100)
+        free, paid = schedule(forecast, 4096), schedule(forecast, 4096, entry=50.0)
+        best = [[plan.index[plan.query == i].max() for i in range(100)] for plan in (free, paid)]
+        assert np.all(np.array(best[1]) < np.array(best[0]))
+
+    def test_it_never_changes_the_chance(self):
+        """Index times cost is the chance that a chunk buys."""
+        forecast, entry = market(100), np.random.default_rng(2).uniform(0, 500, 100)
+        chances = []
+        for plan in (schedule(forecast, 4096, 30), schedule(forecast, 4096, 30, entry)):
+            chances.append(np.bincount(plan.query, plan.index * plan.cost, minlength=100))
+        assert chances[0] == pytest.approx(chances[1], rel=1e-9)
+
+    def test_it_is_paid_once(self):
+        forecast, entry = market(100), np.arange(100.0)
+        free, paid = schedule(forecast, 4096), schedule(forecast, 4096, entry=entry)
+        extra = np.bincount(paid.query, paid.cost) - np.bincount(free.query, free.cost)
+        assert extra == pytest.approx(entry, abs=1e-6)
+
+    @pytest.mark.parametrize("tail", [None, 3.0])
+    @pytest.mark.parametrize("age", [0, 60])
+    def test_the_index_is_the_best_deal_with_it(self, tail, age):
+        forecast = market(8, seed=5, tail=tail)
+        entry = np.array([0.0, 5.0, 20.0, 80.0, 150.0, 300.0, 900.0, 40.0])
+        plan = schedule(forecast, 3000, age, entry)
+        checked = 0
+        for i in range(8):
+            deals = [deal(forecast, i, age, age + step) for step in np.geomspace(1, 3000 - age, 150)]
+            if deals[0][2] < 0.01:
+                continue
+            best = max(gained / (cost + entry[i]) for gained, cost, _ in deals)
+            assert plan.index[plan.query == i].max() == pytest.approx(best, rel=0.08)
+            checked += 1
+        assert checked >= 5
+
+    def test_it_favours_long_chunks(self):
+        """Once it is paid, stopping early wastes it."""
+        forecast = Forecast([100.0], 0.8, 0.8, tail=2.0)
+        assert schedule(forecast, 4096, entry=2000.0).stop[0] > schedule(forecast, 4096).stop[0]
+
+    @pytest.mark.parametrize("entry", [-1.0, np.nan, [1.0, -2.0]])
+    def test_an_invalid_one(self, entry):
+        with pytest.raises(MarketError, match="entry"):
+            schedule(market(2), 100, 0, entry)

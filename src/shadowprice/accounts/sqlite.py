@@ -99,6 +99,10 @@ class Ledger:
         self._thread = get_ident()
         self._closed = False
 
+    def take_over(self) -> None:
+        """Makes this thread the one that uses the ledger; the one that did so must not use it meanwhile."""
+        self._thread = get_ident()
+
     @property
     def path(self) -> Path | None:
         """Where the file is; None in memory."""

@@ -89,7 +89,10 @@ class FileStore:
             resources.callback(Lock(path).release)
             try:
                 # mode=rw: a file that vanished a moment ago is an error, not a new and empty database
-                self._db = sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True, isolation_level=None)
+                # Which thread may use it is the ledger's to check: it can be handed to another.
+                self._db = sqlite3.connect(
+                    f"{path.resolve().as_uri()}?mode=rw", uri=True, isolation_level=None, check_same_thread=False
+                )
                 resources.callback(self._db.close)
                 self.balances = read_balances(self._db)
                 self._db.execute("PRAGMA journal_mode = WAL")

@@ -1,12 +1,13 @@
 """POST requests with JSON over aiohttp, and what their failures mean.
 
 Every request has its own connection. A reused one that its server has just closed looks like an answer that
-was lost, and would be charged as one; a new connection costs little beside an answer.
+was lost, and would be charged as one; a new connection costs little compared with an answer.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import io
 import ipaddress
 import json
@@ -45,15 +46,12 @@ class StatusError(Exception):
 
     def __init__(self, status: int, headers: Mapping[str, str], content: Any) -> None:
         super().__init__(status)
-        self.status, self.headers = status, headers
+        self.status, self.headers, self.content = status, headers, str(content)
         content = content.get("error") or content if isinstance(content, dict) else content
         self.codes = {content.get("code"), content.get("type")} if isinstance(content, dict) else set()
         self.reason = content
         if isinstance(content, dict):
             self.reason = content.get("message") or content.get("detail") or content
-
-    def __str__(self) -> str:
-        return str(self.reason)
 
 
 class Client:
@@ -72,14 +70,20 @@ class Client:
             "Content-Type": "application/json",
             "Accept": "text/event-stream, application/json",
             "Accept-Encoding": "identity",
+            "Connection": "close",
         }
         if url.user:
-            self._headers["Authorization"] = aiohttp.BasicAuth(url.user, url.password or "").encode()
+            self._headers["Authorization"] = _basic(url)
         self._base = url.with_user(None)
-        self._proxy, self._proxy_auth = _proxy(self._base), None
+        self._proxy, self._proxy_headers = _proxy(self._base), None
         if self._proxy and self._proxy.user:
             self._secrets += [self._proxy.password, self._proxy.raw_password]
-            self._proxy_auth = aiohttp.BasicAuth(self._proxy.user, self._proxy.password or "")
+            # Through a tunnel the request itself must not carry them: the server would read it.
+            headers = {"Proxy-Authorization": _basic(self._proxy)}
+            if url.scheme == "http":
+                self._headers |= headers
+            else:
+                self._proxy_headers = headers
             self._proxy = self._proxy.with_user(None)
         self._connect_timeout = connect_timeout
         self._session: aiohttp.ClientSession | None = None
@@ -101,7 +105,7 @@ class Client:
             data=_encoded(body),
             headers=self._headers,
             proxy=self._proxy,
-            proxy_auth=self._proxy_auth,
+            proxy_headers=self._proxy_headers,
             allow_redirects=False,
         )
         if 200 <= response.status < 300:
@@ -114,6 +118,11 @@ class Client:
     async def close(self) -> None:
         if self._session:
             await self._session.close()
+
+    def __del__(self) -> None:
+        session: aiohttp.ClientSession | None = getattr(self, "_session", None)
+        if session:  # no connection is kept, so a backend that was not closed deserves no warning
+            session.detach()
 
     def failure(self, error: Exception, *, silence: str = "did not answer in time") -> BackendError:
         """What an error of a request means: whether to retry, and what it may have cost."""
@@ -158,7 +167,8 @@ class Client:
             self._loop = loop
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0, force_close=True),  # the executor limits concurrency
-                timeout=aiohttp.ClientTimeout(total=None, connect=self._connect_timeout),  # the rest is timed elsewhere
+                # The rest is timed elsewhere, and nothing is rounded up to whole seconds.
+                timeout=aiohttp.ClientTimeout(total=None, connect=self._connect_timeout, ceil_threshold=float("inf")),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 max_line_size=_LONGEST_HEADER,
                 max_field_size=_LONGEST_HEADER,
@@ -202,6 +212,11 @@ def _proxy(url: URL) -> URL | None:
             fix=f"set {url.scheme.upper()}_PROXY to an http:// address, or list {host} in NO_PROXY",
         )
     return proxy
+
+
+def _basic(url: URL) -> str:
+    """The credentials of an address as a header."""
+    return "Basic " + base64.b64encode(f"{url.user}:{url.password or ''}".encode()).decode()
 
 
 def _is_local(host: str) -> bool:

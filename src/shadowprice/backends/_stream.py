@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal, TypeGuard
 
 import orjson
@@ -19,7 +19,8 @@ __all__ = ["Answer", "EventParser", "Malformed", "ServerError", "mapping", "pars
 
 _MAX_TOKENS = 2**24  # no model writes more in one answer: a higher count is not a count
 _LONGEST_TOKEN = 128  # characters; the longest in the vocabularies in use are runs of 128 spaces
-_TEXT_FIELDS = ("content", "reasoning_content", "reasoning", "refusal")  # of a delta: each is generated text
+_TEXT_FIELDS = {"content", "reasoning_content", "reasoning", "refusal"}  # of a delta: each is generated text
+_HEAD_FIELDS = {"id", "created", "model", "system_fingerprint"}  # of every event: the first of each counts
 
 
 class Malformed(ValueError):
@@ -34,19 +35,20 @@ class ServerError(Exception):
 
 
 class EventParser:
-    """Server-sent events from bytes, however these are cut into chunks.
+    """Server-sent events from bytes, however these are cut into chunks, up to OpenAI's [DONE].
 
     Lines may end in LF, CR or CRLF and be of any length; comments and unknown fields are ignored.
     """
 
     def __init__(self) -> None:
+        self.done = False  # no more events will come
         self._pending: list[bytes] = []  # of a line whose end has not arrived
         self._after_cr = False  # an LF that comes next belongs to the CR before it
         self._data: list[bytes] = []
         self._kind = b""
         self._started = False
 
-    def feed(self, chunk: bytes) -> Iterator[tuple[bytes, bytes]]:
+    def feed(self, chunk: bytes) -> list[tuple[bytes, bytes]]:
         """Kind and data of each event that `chunk` completes."""
         if not self._started:
             self._started = True
@@ -57,24 +59,26 @@ class EventParser:
         end = max(chunk.rfind(b"\n"), chunk.rfind(b"\r")) + 1
         if end == 0:
             self._pending.append(chunk)
-            return
+            return []
         lines = b"".join((*self._pending, chunk[:end]))
         self._pending = [chunk[end:]]
         self._after_cr = lines.endswith(b"\r")
+        events: list[tuple[bytes, bytes]] = []
         for line in lines.splitlines():
             if line:
                 self._add(line)
-            elif self._data:
-                yield self._event()
             else:
-                self._kind = b""
+                self._end_event(events)
+        return events
 
-    def end(self) -> Iterator[tuple[bytes, bytes]]:
+    def end(self) -> list[tuple[bytes, bytes]]:
         """The last event, if the stream ended without an empty line after it."""
+        events: list[tuple[bytes, bytes]] = []
         if line := b"".join(self._pending):
             self._add(line)
-        if self._data:
-            yield self._event()
+        self._end_event(events)
+        self.done = True
+        return events
 
     def _add(self, line: bytes) -> None:
         name, _, value = line.partition(b":")
@@ -83,10 +87,14 @@ class EventParser:
         elif name == b"event":
             self._kind = value.strip()
 
-    def _event(self) -> tuple[bytes, bytes]:
-        event = self._kind, self._data[0] if len(self._data) == 1 else b"\n".join(self._data)
+    def _end_event(self, events: list[tuple[bytes, bytes]]) -> None:
+        if self._data and not self.done:
+            data = self._data[0] if len(self._data) == 1 else b"\n".join(self._data)
+            if data.startswith(b"[DONE]"):
+                self.done = True
+            else:
+                events.append((self._kind, data))
         self._data, self._kind = [], b""
-        return event
 
 
 def read_event(kind: bytes, data: bytes) -> object:
@@ -145,8 +153,8 @@ class Answer:
 
     def add(self, event: object) -> None:
         fields = mapping(event)
-        for field in ("id", "created", "model", "system_fingerprint"):
-            if field not in self._head and (value := fields.get(field)) and isinstance(value, str | int):
+        for field in _HEAD_FIELDS - self._head.keys():
+            if (value := fields.get(field)) and isinstance(value, str | int):
                 self._head[field] = value
         if fields.get("usage") is not None:
             self._add_usage(fields["usage"])
@@ -166,10 +174,13 @@ class Answer:
     def _add_choice(self, choice: dict[str, Any]) -> None:
         # a chunk of a chat, a whole chat, or either of a plain completion
         delta = mapping(choice.get("delta") or choice.get("message") or {"content": choice.get("text")})
-        texts = [(field, text) for field in _TEXT_FIELDS if (text := _string(delta.get(field)))]
-        calls = [mapping(call) for call in _list(delta.get("tool_calls"))]
-        functions = [mapping(call.get("function") or {}) for call in calls]
-        size = sum(len(text) for _, text in texts) + sum(len(_string(f.get("arguments"))) for f in functions)
+        texts = [(field, text) for field in delta if field in _TEXT_FIELDS and (text := _string(delta[field]))]
+        size = sum([len(text) for _, text in texts])
+        calls, functions = [], []
+        if delta.get("tool_calls"):
+            calls = [mapping(call) for call in _list(delta["tool_calls"])]
+            functions = [mapping(call.get("function") or {}) for call in calls]
+            size += sum(len(_string(function.get("arguments"))) for function in functions)
         self.pieces += size > 0
         self._characters += size
         if self.overrun or choice.get("index") not in (0, None):  # an unrequested answer is only counted
@@ -178,9 +189,10 @@ class Answer:
             self._texts.setdefault(field, []).append(text)
         for place, (call, function) in enumerate(zip(calls, functions, strict=True)):
             self._add_call(place, call, function)
-        for field, values in mapping(choice.get("logprobs") or {}).items():
-            if isinstance(values, list):
-                self._logprobs.setdefault(field, []).extend(values)
+        if choice.get("logprobs"):
+            for field, values in mapping(choice["logprobs"]).items():
+                if isinstance(values, list):
+                    self._logprobs.setdefault(field, []).extend(values)
         self.finish = _string(choice.get("finish_reason")) or self.finish
 
     def _add_call(self, place: int, call: dict[str, Any], function: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from shadowprice.errors import Refused
 from shadowprice.formats.limits import LIMIT_FIELDS
@@ -20,6 +20,7 @@ from shadowprice.types import Completion
 __all__ = [
     "BOX_STOPS",
     "LANDING",
+    "AsyncContext",
     "Backend",
     "can_be_continued",
     "effective_limit",
@@ -74,6 +75,19 @@ class Backend(Protocol):
         ...
 
 
+class AsyncContext:
+    """Closes a backend at the end of an `async with`."""
+
+    async def close(self) -> None:
+        raise NotImplementedError
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
 # --- requests ----------------------------------------------------------------------------------
 
 
@@ -120,7 +134,7 @@ def opens_box(suffix: str) -> bool:
 def prefix(completion: Completion, tokens: int) -> Completion:
     """The first `tokens` tokens of an answer, to continue from; all of it if it has no more.
 
-    Token ids are cut exactly. Nobody knows where a token ends in the text, so the text is cut in proportion.
+    Token ids are cut exactly. The text is cut in proportion, since it does not show where a token ends.
     """
     if tokens < 0:
         raise ValueError(f"a prefix of {tokens} tokens")

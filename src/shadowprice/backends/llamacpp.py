@@ -29,7 +29,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from shadowprice.backends.base import BOX_STOPS, can_be_continued, effective_limit, opens_box, response
+from shadowprice.backends.base import BOX_STOPS, AsyncContext, can_be_continued, effective_limit, opens_box, response
 from shadowprice.backends.models import DEFAULT_MODEL, MODELS, fetch_model
 from shadowprice.errors import BackendError, InputError, MissingExtra, Refused, Unavailable
 from shadowprice.formats.limits import LIMIT_FIELDS
@@ -174,7 +174,7 @@ def _last_line(text: str) -> str:
 _REPLACED = {"messages", "prompt", "model", "stream", "stream_options", "n", *LIMIT_FIELDS}
 
 
-class LlamaCppBackend:
+class LlamaCppBackend(AsyncContext):
     """A named model (`models.MODELS`; None: the default one) or any GGUF file.
 
     Options are those of `LlamaCppServer`. A request without a temperature is sampled with the server's

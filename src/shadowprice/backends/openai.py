@@ -25,8 +25,9 @@ answer. Text is not tokens: a model that wrote a word in unusual tokens reads it
 continue differently. White space at the end is held back, since some chat templates remove it; the model
 writes it again.
 
-A suffix is sent after that text. Where nobody knows yet whether the server continues a chat, an answer to a
-suffix cannot show it, since the tokens of the suffix are unknown: it has the flag `continuation_unverified`.
+A suffix is sent after that text. As long as it is unknown whether the server continues a chat, an answer to
+a suffix has the flag `continuation_unverified`: nobody counted the tokens of the suffix, so the server's count
+of its prompt does not show whether it continued.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from shadowprice.backends._http import Client, StatusError
 from shadowprice.backends._stream import Answer, EventParser, mapping, parse_json, read_event
-from shadowprice.backends.base import BOX_STOPS, can_be_continued, effective_limit, opens_box, with_text
+from shadowprice.backends.base import BOX_STOPS, AsyncContext, can_be_continued, effective_limit, opens_box, with_text
 from shadowprice.errors import BackendError, Distrusted, InputError, Refused, Unavailable
 from shadowprice.formats.limits import ENDPOINTS, LIMIT_FIELDS
 from shadowprice.types import Completion
@@ -49,12 +50,12 @@ if TYPE_CHECKING:
 
 __all__ = ["OpenAIBackend"]
 
-_CONNECT_TIMEOUT = 10.0  # seconds; less if the whole answer has less
+_CONNECT_TIMEOUT = 10.0  # seconds
 _MAX_STOPS = 4  # stop texts; OpenAI accepts no more
 _REPLACED = {*LIMIT_FIELDS, "stream_options"}  # fields of a request that are not sent as they are
 
 
-class OpenAIBackend:
+class OpenAIBackend(AsyncContext):
     """A model behind an OpenAI-compatible endpoint.
 
     base_url       with the version: http://127.0.0.1:8000/v1
@@ -86,7 +87,8 @@ class OpenAIBackend:
         self._requests_usage = True
         self._violation = ""
         key = api_key or os.environ.get("OPENAI_API_KEY") or "none"
-        self._client = Client(base_url, key, connect_timeout=min(timeout, _CONNECT_TIMEOUT))
+        # Shorter than the timeout of the answer: what was never connected cost nothing.
+        self._client = Client(base_url, key, connect_timeout=min(0.9 * timeout, _CONNECT_TIMEOUT))
 
     def can_continue(self, body: Mapping[str, Any]) -> bool | None:
         if not can_be_continued(body):
@@ -112,7 +114,7 @@ class OpenAIBackend:
             return await self._continue(body, limit, continue_from, suffix)
         except Refused:
             if known is None:
-                self._continues = False
+                self._continues = bool(self._continues)  # another request may have shown it meanwhile
             raise
 
     async def fetch(self, url: str, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -164,21 +166,15 @@ class OpenAIBackend:
                     if response.content_type == "application/json":  # a server that does not stream
                         answer.add(read_event(b"", await response.read()))
                         return None
-                    parser, ended = EventParser(), False
-                    while not ended:
+                    parser = EventParser()
+                    while not parser.done:
                         chunk = await response.content.readany()
-                        arrived = False
-                        for kind, data in parser.feed(chunk) if chunk else parser.end():
-                            if ended := data.startswith(b"[DONE]"):
-                                break
+                        events = parser.feed(chunk) if chunk else parser.end()
+                        for kind, data in events:
                             answer.add(read_event(kind, data))
-                            arrived = True
-                        ended = ended or not chunk
                         if answer.overrun:  # what is here already is still counted; waiting for more ends it
                             clock.reschedule(loop.time())
-                        elif (
-                            arrived and answer.pieces
-                        ):  # before the first piece a model may think, or queue, in silence
+                        elif events and answer.pieces:  # before the first piece a model may think, or wait its turn
                             clock.reschedule(min(deadline, loop.time() + self._stall_timeout))
                 finally:
                     response.close()
@@ -193,7 +189,7 @@ class OpenAIBackend:
             try:
                 return await self._client.post(path, {**request, "stream_options": {"include_usage": True}})
             except StatusError as error:
-                if error.status not in (400, 422) or "stream_options" not in str(error):
+                if error.status not in (400, 422) or "stream_options" not in error.content:
                     raise
             self._requests_usage = False  # a refusal generated nothing: asking again is still the same attempt
         return await self._client.post(path, request)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from itertools import accumulate
 from typing import Any, Literal
 
-from shadowprice.backends.base import effective_limit, opens_box, response
+from shadowprice.backends.base import AsyncContext, effective_limit, opens_box, response
 from shadowprice.errors import InputError, Refused
 from shadowprice.formats.batch import text_of
 from shadowprice.types import Completion, Trace
@@ -15,7 +15,7 @@ from shadowprice.types import Completion, Trace
 __all__ = ["RecordedBackend"]
 
 
-class RecordedBackend:
+class RecordedBackend(AsyncContext):
     """Answers from traces of one model, found by the text of the prompt or of the last user message.
 
     For greedy traces this is exact: greedy decoding is deterministic, so a smaller limit cuts the same

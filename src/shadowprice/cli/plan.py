@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
         if not os.path.isfile(source):  # a pipe: it is read twice, so it is copied
             source = stack.enter_context(copied(source))
         targets = [standard_output() if name == "-" else name for name in (errors, out)]
-        # Opened first: that a file cannot be written is no news for after an hour of forecasting.
+        # Opened before forecasting, which may take long: a file that cannot be written is reported at once.
         error_file, out_file = stack.enter_context(replacing(targets))
         result = plan(
             source,

@@ -232,7 +232,7 @@ def _print_summary(results: Results) -> None:
     if best := _best_commands(rows):
         print("\nthe best of each accounting, on requests of your own")
         for accounting, command in best.items():
-            print(f"  {accounting:<10}{command}")
+            print(f"  {accounting:<11}{command}")
     print("\nwhat held and what did not")
     for row in results.table("findings"):
         print(f"  {row['held']:<11}{row['claim']}: {row['measured']}")

@@ -36,7 +36,7 @@ def tasks(seed: int, count: int, *, split: Split | None = None) -> list[Task]:
     """`count` different tasks, in an order drawn from `seed`; a shorter list begins a longer one.
 
     No two prompts are equal, not even without case and white space. `split` keeps to the training
-    or to the evaluation half of all prompts: half by half they never share one, whatever the seeds.
+    or to the evaluation half of all prompts: the two halves never share one, whatever the seeds.
     """
     if split not in (None, "train", "eval"):
         raise InputError(f"split is {split!r}", fix="choose train or eval")
@@ -262,17 +262,17 @@ def _number(draw: random.Random) -> _Made:
 def _day(draw: random.Random) -> _Made:
     today, (word, shift) = draw.randrange(7), draw.choice((("after", 1), ("before", -1)))
     event, week = _pick(draw, _NOUNS), ", ".join(_DAYS)
-    said = f"The day {word} {_DAYS[today]} is"
+    begun = f"The day {word} {_DAYS[today]} is"
     answer = _DAYS[(today + shift) % 7]
     form, answer = draw.choice(
         (
             (
-                f'The days of the week are {week}. Today I bought one {event}. Complete the sentence: "{said}"',
-                f"{said} {answer}",
+                f'The days of the week are {week}. Today I bought one {event}. Complete the sentence: "{begun}"',
+                f"{begun} {answer}",
             ),
             (
-                f'You know the word {event} and the days of the week. Complete the sentence: "{said}"',
-                f"{said} {answer}",
+                f'You know the word {event} and the days of the week. Complete the sentence: "{begun}"',
+                f"{begun} {answer}",
             ),
             (
                 f"The {event} arrived on {_DAYS[today]}. Explain which day is the day {word}. End with: Answer: <day>",
@@ -303,8 +303,8 @@ def _words(draw: random.Random) -> _Made:
 def _sentence(draw: random.Random, clauses: int) -> str:
     """The farmer sees the bridge and the doctor paints the river."""
     nouns = draw.sample(_NOUNS.split(), 2 * clauses)
-    said = [f"the {a} {_pick(draw, _VERBS)} the {b}" for a, b in zip(nouns[::2], nouns[1::2], strict=True)]
-    return f"{' and '.join(said)}.".capitalize()
+    phrases = [f"the {a} {_pick(draw, _VERBS)} the {b}" for a, b in zip(nouns[::2], nouns[1::2], strict=True)]
+    return f"{' and '.join(phrases)}.".capitalize()
 
 
 def _copy(draw: random.Random) -> _Made:

@@ -48,16 +48,16 @@ class Ages:
 
 
 class _Turn(NamedTuple):
-    request: int
+    place: int
     age: int | None = None  # to probe at; None: the answer itself
 
 
 class Fixed:
     """Grants everybody `grant` tokens.
 
-    probe          after an answer, ask for the final answer after beginnings of it, one after the other from the
-                   longest to the shortest, so that the server reads nothing again; what it states is in the
-                   result's `extra["probes"]`: age -> [text, tokens]
+    probe          after an answer, ask for the final answer after beginnings of it, from the longest to the
+                   shortest, so that the server reads nothing again; what it states is in the result's
+                   `extra["probes"]`: age -> [text, tokens]
     give_up_after  so many are sent at first, and the others only once one of them is answered
     most           units that may be spent in all
     attempts       at one request, whatever became of them
@@ -79,8 +79,8 @@ class Fixed:
         self._queue: deque[_Turn] = deque()
         self._answer: dict[int, Completion] = {}
         self._correct: dict[int, bool | None] = {}
+        self._ages: dict[int, list[int]] = {}  # at which the answer is still to be probed, the next one last
         self._probes: dict[int, dict[str, tuple[str, int]]] = {}
-        self._ages: dict[int, list[int]] = {}  # still to probe at, the longest last
         self._sent = self._answers = 0
 
     price: float | None = None
@@ -90,15 +90,15 @@ class Fixed:
         self._batch.add(requests, forecast or Forecast([1.0] * len(requests)))
         self._queue.extend(map(_Turn, range(first, len(self._batch))))
 
-    def restore(self, index: int, state: Result | Completion, *, sample: int = 0, landing: bool = False) -> None:
+    def restore(self, place: int, state: Result | Completion, *, sample: int = 0, landing: bool = False) -> None:
         """Of an answer whose probes were interrupted the answer is kept, and probed again."""
         if isinstance(state, Result):
-            self._batch.restore(index, state)
-        elif not landing:
-            self._batch.restore(index, state)
-            self._batch.so_far.pop(index)
-            self._begin_probes(index, state)
-            self._probe_next(index)
+            self._batch.restore(place, state)
+            return
+        self._batch.paid(place, state)
+        if not landing:
+            self._keep_answer(place, state)
+            self._queue_probe(place)
 
     def next(self, available: int) -> Work | None:
         waits = self.give_up_after and not self._answers and self._sent >= self.give_up_after
@@ -117,59 +117,55 @@ class Fixed:
         return work
 
     def done(self, report: Report) -> Result | None:
-        batch, index = self._batch, report.work.place
+        batch, place = self._batch, report.work.place
         batch.charge(report)
         if self.most is not None:
             self.most += report.work.bound - report.cost
         if report.work.suffix:
-            return self._probed(index, report)
-        if report.completion is None:
-            if batch.gives_up(index):
-                return batch.failed(index)
-            self._queue.append(_Turn(index))
+            if report.completion is not None:
+                age = report.work.so_far.tokens if report.work.so_far else 0
+                self._probes[place][str(age)] = (report.completion.text, report.completion.tokens)
+        elif report.completion is None:
+            if result := batch.after_error(place):
+                return result
+            self._queue.append(_Turn(place))
             return None
-        self._answers += 1
-        if self.probe is None:
-            return batch.answered(index, report.completion, report.correct)
-        self._correct[index] = report.correct
-        self._begin_probes(index, report.completion)
-        return None if self._probe_next(index) else self._all_probed(index)
+        else:
+            self._answers += 1
+            self._correct[place] = report.correct
+            self._keep_answer(place, report.completion)
+        return None if self._queue_probe(place) else self._answered(place)
 
     def close(self, stopped: str = "") -> Iterable[Result]:
-        if not stopped:  # answers are kept though there was nothing left to probe them with
-            yield from [self._all_probed(index) for index in sorted(self._answer)]
+        if not stopped:
+            for place in [*self._answer]:
+                yield self._answered(place)
         yield from self._batch.left(None, stopped)
 
     def _is_done(self, turn: _Turn) -> bool:
         """Whether an earlier execution has done it."""
-        return self._batch.ended[turn.request] or (turn.age is None and turn.request in self._answer)
+        return self._batch.ended[turn.place] or (turn.age is None and turn.place in self._answer)
 
     def _work(self, turn: _Turn) -> Work:
         if turn.age is None:
-            return self._batch.work(turn.request, self.grant)
-        start = prefix(self._answer[turn.request], turn.age)
-        return self._batch.work(turn.request, LANDING_TOKENS, so_far=start, suffix=LANDING)
+            return self._batch.work(turn.place, int(self._batch.cap[turn.place]))
+        start = prefix(self._answer[turn.place], turn.age)
+        return self._batch.work(turn.place, LANDING_TOKENS, so_far=start, suffix=LANDING)
 
-    def _begin_probes(self, index: int, answer: Completion) -> None:
-        assert self.probe is not None
-        self._answer[index], self._probes[index] = answer, {}
-        self._ages[index] = self.probe.of(answer)[::-1]
+    # --- probes --------------------------------------------------------------------------------
 
-    def _probe_next(self, index: int) -> bool:
-        """Puts the next probe of an answer before everything else; False if there is none."""
-        if ages := self._ages[index]:
-            self._queue.appendleft(_Turn(index, ages.pop()))
-            return True
-        return False
+    def _keep_answer(self, place: int, answer: Completion) -> None:
+        self._answer[place], self._probes[place] = answer, {}
+        self._ages[place] = self.probe.of(answer)[::-1] if self.probe else []
 
-    def _probed(self, index: int, report: Report) -> Result | None:
-        if report.completion is not None:
-            age = report.work.so_far.tokens if report.work.so_far else 0
-            self._probes[index][str(age)] = (report.completion.text, report.completion.tokens)
-        return None if self._probe_next(index) else self._all_probed(index)
+    def _queue_probe(self, place: int) -> bool:
+        """The next probe of an answer, before all others; False: it has had them all."""
+        if not self._ages[place]:
+            return False
+        self._queue.appendleft(_Turn(place, self._ages[place].pop()))
+        return True
 
-    def _all_probed(self, index: int) -> Result:
-        del self._ages[index]
-        self._batch.error.pop(index, None)
-        probes = self._probes.pop(index)
-        return self._batch.answered(index, self._answer.pop(index), self._correct.pop(index, None), probes=probes)
+    def _answered(self, place: int) -> Result:
+        answer, probes = self._answer.pop(place), self._probes.pop(place)
+        extra = {"probes": probes} if self.probe else {}
+        return self._batch.answered(place, answer, self._correct.pop(place, None), **extra)

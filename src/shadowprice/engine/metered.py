@@ -30,17 +30,7 @@ from numpy.typing import NDArray
 
 from shadowprice.backends.base import join
 from shadowprice.cost import TOKENS, Rates
-from shadowprice.engine.scheduler import (
-    TRIAL,
-    Batch,
-    CanContinue,
-    Report,
-    Round,
-    Work,
-    flagged,
-    is_over,
-    start_over,
-)
+from shadowprice.engine.scheduler import TRIAL, Batch, CanContinue, Report, Round, Work, flagged, is_over
 from shadowprice.forecast.calibration import recalibrate
 from shadowprice.market.gittins import Schedule, schedule
 from shadowprice.types import Completion, Forecast, Request, Result
@@ -52,7 +42,7 @@ class _Chunk(NamedTuple):
     """The next chunk of a request: sorts by index, the highest first, then in the order of the requests."""
 
     minus_index: float
-    request: int
+    place: int
     age: int  # at which it was scheduled; it is outdated once the request has another
     stop: int
 
@@ -79,8 +69,7 @@ class Metered:
     ) -> None:
         self.chunk, self.concurrency, self.learn = chunk, concurrency, learn
         self.rounds: list[Round] = []
-        self._can_continue: CanContinue = can_continue or (lambda request: True)
-        self._batch = Batch(max_tokens, attempts, rates)
+        self._batch = Batch(max_tokens, attempts, rates, can_continue=can_continue or (lambda request: True))
         self._lesson = _FIRST_LESSON
         self._corrected = self._batch.forecast
         self._age: NDArray[np.int64] = np.zeros(0, dtype=np.int64)  # tokens generated; 0 where nobody counted them
@@ -88,8 +77,8 @@ class Metered:
         self._waiting: NDArray[np.bool_] = np.zeros(0, dtype=bool)  # neither ended nor under way
         self._heap: list[_Chunk] = []
         self._outdated = True  # the heap, because forecasts changed or requests came
-        self._running: dict[int, int] = {}  # request: units reserved
-        self._trial: int | None = None  # the request that shows whether the server continues
+        self._running: dict[int, int] = {}  # units reserved, by place
+        self._trial: int | None = None  # whose answer shows whether the server continues: under way, or the next
         self._counts = True  # the server counts its tokens, so that they can be metered
 
     @property
@@ -102,17 +91,19 @@ class Metered:
         self._age = np.concatenate([self._age, np.zeros(more, dtype=np.int64)])
         self._stopped = np.concatenate([self._stopped, np.zeros(more, dtype=bool)])
         self._waiting = np.concatenate([self._waiting, np.ones(more, dtype=bool)])
-        self._corrected = self._batch.forecast
-        self._relearn()
+        learnt = self._lesson > _FIRST_LESSON
+        forecast = self._batch.forecast
+        self._corrected = recalibrate(forecast, self._age, self._stopped) if learnt else forecast
+        self._outdated = True
 
-    def restore(self, index: int, state: Result | Completion, *, sample: int = 0, landing: bool = False) -> None:
-        self._batch.restore(index, state)
+    def restore(self, place: int, state: Result | Completion, *, sample: int = 0, landing: bool = False) -> None:
+        self._batch.restore(place, state)
         if isinstance(state, Completion):
-            self._age[index] = self._batch.age(index)
+            self._age[place] = self._batch.age(place)
         else:
-            self._waiting[index] = False
+            self._waiting[place] = False
             if state.completion is not None:
-                self._learn_length(index, state.completion)
+                self._learn_length(place, state.completion)
         self._outdated = True
 
     def next(self, available: int) -> Work | None:
@@ -120,78 +111,109 @@ class Metered:
             return None
         if self._outdated:
             self._clear(available)
-        while chunk := self._best():
-            if chunk.age and self._can_continue(self._batch.requests[chunk.request]) is False:
-                self._waiting[chunk.request] = False  # a part that the server of now cannot continue: it ends so
+        batch = self._batch
+        while chunk := self._of_trial() or self._best():
+            place = chunk.place
+            continues = batch.continues(place)
+            if chunk.age and continues is False:  # a part of an earlier execution, by another server
+                self._restart(place)
                 continue
-            return self._work(chunk, available)
+            if continues is None and self._trial not in (None, place):
+                return None
+            work = self._work(chunk, available, continues)
+            if work is not None:
+                self._waiting[place] = False
+                self._running[place] = work.bound
+                if continues is None:
+                    self._trial = place
+                return work
+            if self._running:
+                return None  # until they give something back
+            self._waiting[place] = False  # its prompt alone costs more than what is left
         return None
 
     def done(self, report: Report) -> Result | None:
-        index, batch = report.work.place, self._batch
-        del self._running[index]
-        if self._trial == index:
+        place, batch = report.work.place, self._batch
+        del self._running[place]
+        if self._trial == place:
             self._trial = None
         batch.charge(report)
         if report.completion is None:
-            return self._unanswered(index, report)
+            result = batch.after_error(place)
+            if result is None:
+                self._age[place] = batch.age(place)
+                self._push(place)
+            return result
         part = report.completion
         if part.usage_source == "assumed":
             self._counts = False
             part = flagged(part, "not_counted")
         answer = join(report.work.so_far, part)
-        over = is_over(part, report.work.grant, answer.tokens, batch.cap[index])
-        if over or self._can_continue(batch.requests[index]) is False:
-            self._learn_length(index, answer)
-            return batch.answered(index, answer, report.correct)
-        batch.so_far[index] = answer
-        self._age[index] = answer.tokens
-        self._push(index)
+        over = is_over(part, report.work.grant, answer.tokens, batch.cap[place])
+        continues = batch.continues(place)
+        if over or continues is False:
+            self._learn_length(place, answer)
+            return batch.answered(place, answer, report.correct)
+        batch.so_far[place] = answer
+        self._age[place] = answer.tokens
+        self._push(place)
+        if continues is None:
+            self._trial = place
         return None
 
     def close(self, stopped: str = "") -> Iterable[Result]:
+        self._waiting[:] = False
         return self._batch.left(self.price, stopped)
 
-    # --- what came of it -----------------------------------------------------------------------
+    # --- what is learnt ------------------------------------------------------------------------
 
-    def _unanswered(self, index: int, report: Report) -> Result | None:
-        batch = self._batch
-        if start_over(report.error, batch.so_far.get(index)):
-            del batch.so_far[index], batch.error[index]
-            self._age[index] = 0
-        elif batch.gives_up(index):
-            return batch.failed(index)
-        self._push(index)
-        return None
-
-    def _learn_length(self, index: int, answer: Completion) -> None:
+    def _learn_length(self, place: int, answer: Completion) -> None:
         """How long an answer is that does not wait for more."""
         if answer.usage_source == "assumed":  # what was charged for it says nothing of its length
-            self._age[index] = 0
+            self._age[place] = 0
             return
-        self._age[index] = answer.tokens
+        self._age[place] = max(1, answer.tokens)
         if answer.finish == "stop":
-            self._stopped[index] = True
-            if self.learn and np.count_nonzero(self._stopped) >= self._lesson:
-                self._relearn()
+            self._stopped[place] = True
+            self._outdated |= self.recalibrate(self._age, self._stopped)
 
-    def _relearn(self) -> None:
-        """Corrects all forecasts, where enough answers have ended."""
-        self._outdated = True
-        ended = int(np.count_nonzero(self._stopped))
-        if self.learn and ended >= self._lesson:
-            while self._lesson <= ended:
-                self._lesson *= 4
-            self._corrected = recalibrate(self._batch.forecast, self._age, self._stopped)
+    def lesson(self) -> int | None:
+        """How many answers must have ended before forecasts are corrected; None: they never are."""
+        return self._lesson if self.learn else None
+
+    def recalibrate(self, age: NDArray[np.int64], stopped: NDArray[np.bool_]) -> bool:
+        """Corrects all forecasts, where enough answers have ended; says whether it did."""
+        ended = int(np.count_nonzero(stopped))
+        if not self.learn or ended < self._lesson:
+            return False
+        while self._lesson <= ended:
+            self._lesson *= 4
+        self._corrected = recalibrate(self._batch.forecast, age, stopped)
+        return True
 
     # --- who is next ---------------------------------------------------------------------------
 
     def _clear(self, available: int) -> None:
         """Finds the price, and the next chunk of everyone who waits."""
-        batch, rates = self._batch, self._batch.rates
-        active = np.flatnonzero(self._waiting)
-        entry = batch.entry(active.tolist()) if rates.money else 0.0
-        plan = schedule(self._corrected.take(active), batch.cap[active], self._age[active], entry)
+        waiting, running = np.flatnonzero(self._waiting), np.array(sorted(self._running), dtype=np.intp)
+        plan = self.plan(waiting, self._age[waiting], available)
+        theirs = self._schedule(running, self._age[running])  # for when they wait again
+        # The chunks of each request by age, and the first of each into the heap.
+        place = np.concatenate([waiting[plan.query], running[theirs.query]])
+        start, stop, index = (
+            np.concatenate([getattr(plan, name), getattr(theirs, name)]) for name in ("start", "stop", "index")
+        )
+        order = np.lexsort((start, place))
+        self._stops, self._index = stop[order], index[order]
+        self._first = np.searchsorted(place[order], np.arange(len(self._batch) + 1))
+        self._heap = [chunk for i in waiting.tolist() if (chunk := self._next_chunk(i))]
+        heapq.heapify(self._heap)
+        self._outdated = False
+
+    def plan(self, active: NDArray[np.intp], age: NDArray[np.int64], available: int) -> Schedule:
+        """The schedule of those who are `active`, having generated `age` tokens; its price is that of a new round."""
+        rates = self._batch.rates
+        plan = self._schedule(active, age)
         tokens = available if not rates.money else available * 10**6 // rates.output
         price = plan.price(tokens)
         worth = plan.index >= price
@@ -199,74 +221,76 @@ class Metered:
         granted = expected if not rates.money else expected * rates.output // 10**6
         admitted = int(np.unique(plan.query[worth]).size)
         self.rounds.append(Round(available, active.size, admitted, granted, price, "metered"))
-        self._lay_out(plan, active)
-        self._outdated = False
+        return plan
 
-    def _lay_out(self, plan: Schedule, active: NDArray[np.intp]) -> None:
-        """The chunks of each request by age, and the first of each into the heap."""
-        request = active[plan.query]
-        order = np.lexsort((plan.start, request))
-        self._stops, self._index = plan.stop[order], plan.index[order]
-        self._first = np.searchsorted(request[order], np.arange(len(self._batch) + 1))
-        self._heap = [chunk for i in active.tolist() if (chunk := self._next_chunk(i))]
-        heapq.heapify(self._heap)
+    def _schedule(self, active: NDArray[np.intp], age: NDArray[np.int64]) -> Schedule:
+        batch = self._batch
+        entry = batch.entry(active.tolist()) if batch.rates.money else 0.0
+        return schedule(self._corrected.take(active), batch.cap[active], age, entry)
 
-    def _next_chunk(self, index: int) -> _Chunk | None:
+    def _next_chunk(self, place: int) -> _Chunk | None:
         """From the present age to where the index falls, and at least `chunk` tokens further."""
-        low, high, age = self._first[index], self._first[index + 1], int(self._age[index])
+        low, high, age = self._first[place], self._first[place + 1], int(self._age[place])
         stops = self._stops[low:high]
         at = int(np.searchsorted(stops, age, side="right"))
         if at == stops.size:
             return None
         last = at + int(np.searchsorted(stops[at:], age + self.chunk))
-        return _Chunk(-float(self._index[low + at]), index, age, int(stops[min(last, stops.size - 1)]))
+        return _Chunk(-float(self._index[low + at]), place, age, int(stops[min(last, stops.size - 1)]))
 
-    def _push(self, index: int) -> None:
-        self._waiting[index] = True
-        if not self._outdated and (chunk := self._next_chunk(index)):
+    def _push(self, place: int) -> None:
+        self._waiting[place] = True
+        if not self._outdated and (chunk := self._next_chunk(place)):
             heapq.heappush(self._heap, chunk)
+
+    def _restart(self, place: int) -> None:
+        """What is there of an answer cannot be continued: it is begun again if it is short, else it ends so."""
+        self._waiting[place] = False
+        if self._batch.start_over(place):
+            self._age[place] = 0
+            self._push(place)
+
+    def _of_trial(self) -> _Chunk | None:
+        """The second piece of the answer that shows whether the server continues goes before all others."""
+        if self._trial is None or not self._waiting[self._trial] or self._batch.continues(self._trial) is not None:
+            return None
+        return self._next_chunk(self._trial) or self._without_index(self._trial)
 
     def _best(self) -> _Chunk | None:
         """The best chunk of those that wait, in O(log n)."""
         while self._heap:
             chunk = self._heap[0]
-            if self._waiting[chunk.request] and chunk.age == self._age[chunk.request]:
+            if self._waiting[chunk.place] and chunk.age == self._age[chunk.place]:
                 return chunk
             heapq.heappop(self._heap)
         return self._beyond_forecast()
 
     def _beyond_forecast(self) -> _Chunk | None:
-        """An answer that is longer than its forecast held possible continues when nobody else wants the tokens."""
-        for index, part in self._batch.so_far.items():
-            if self._waiting[index]:
-                cap = self._batch.cap[index]
-                return _Chunk(0.0, index, part.tokens, int(min(part.tokens + self.chunk, cap)))
-        return None
+        """Those whose forecasts promise nothing more are served when nobody else wants the tokens.
 
-    def _work(self, chunk: _Chunk, available: int) -> Work | None:
-        """The work of a chunk; None where it has to wait for what others give back."""
-        index, batch = chunk.request, self._batch
-        continues = self._can_continue(batch.requests[index])
-        if continues is None and self._trial is not None:
+        First answers that are longer than was thought possible, then requests that seemed to have no chance.
+        """
+        begun = next((place for place in self._batch.so_far if self._waiting[place]), None)
+        if begun is None and not self._waiting.any():
             return None
-        grant = self._grant(chunk, available, continues)
-        so_far = batch.so_far.get(index)
-        work = batch.work(index, grant, so_far=so_far)
-        if work.bound > available:
-            if self._running:
-                return None
-            affordable = batch.affordable(index, available)
-            if affordable < 1:
-                self._waiting[index] = False  # its prompt alone costs more than what is left
-                return self.next(available)
-            work = batch.work(index, min(grant, affordable), so_far=so_far)
-        if self._heap and self._heap[0] == chunk:
-            heapq.heappop(self._heap)
-        self._waiting[index] = False
-        self._running[index] = work.bound
-        if continues is None:
-            self._trial = index
-        return work
+        return self._without_index(int(self._waiting.argmax()) if begun is None else begun)
+
+    def _without_index(self, place: int) -> _Chunk:
+        age = int(self._age[place])
+        return _Chunk(0.0, place, age, int(min(age + self.chunk, self._batch.cap[place])))
+
+    # --- how much of it ------------------------------------------------------------------------
+
+    def _work(self, chunk: _Chunk, available: int, continues: bool | None) -> Work | None:
+        """The work of a chunk, if it is affordable. Where nothing is under way that could give something back, it
+        takes what is left."""
+        place, batch = chunk.place, self._batch
+        grant, so_far = self._grant(chunk, available, continues), batch.so_far.get(place)
+        work = batch.work(place, grant, so_far=so_far)
+        if work.bound > available and not self._running:
+            grant = min(grant, batch.affordable(place, available))
+            work = batch.work(place, grant, so_far=so_far)
+        return work if grant > 0 and work.bound <= available else None
 
     def _grant(self, chunk: _Chunk, available: int, continues: bool | None) -> int:
         """The tokens of a chunk, or of the whole answer where it cannot be paused.
@@ -276,14 +300,15 @@ class Metered:
         length = chunk.stop - chunk.age
         if continues is None:
             return min(length, TRIAL)
-        batch = self._batch
+        place, batch = chunk.place, self._batch
         units = (available + sum(self._running.values())) // min(self.concurrency, batch.unanswered)
-        share = batch.affordable(chunk.request, units)
+        share = batch.affordable(place, units)
         if continues:
             return min(length, max(self.chunk, share))
         if not self._counts:  # whatever is granted will be charged
             return length
-        one, cap = self._corrected.take([chunk.request]), batch.cap[[chunk.request]]
-        plan = schedule(one, cap, 0, batch.entry([chunk.request]))
+        if not chunk.minus_index:
+            return int(min(max(length, share), batch.cap[place]))
+        plan = self._schedule(np.array([place]), np.zeros(1, dtype=np.int64))
         worth = (plan.index >= (self.price or 0.0)) & (plan.stop <= share)
         return int(np.max(plan.stop[worth], initial=chunk.stop))

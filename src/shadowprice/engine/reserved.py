@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 from shadowprice.backends.base import join
 from shadowprice.cost import TOKENS, Rates
 from shadowprice.engine.prompts import with_limit
-from shadowprice.engine.scheduler import TRIAL, Batch, CanContinue, Report, Round, Work, is_over, start_over
+from shadowprice.engine.scheduler import TRIAL, Batch, CanContinue, Report, Round, Work, flagged, is_over
 from shadowprice.forecast.conditional import remaining
 from shadowprice.market import allocate
 from shadowprice.types import Allocation, Completion, Forecast, Request, Result
@@ -30,9 +29,17 @@ from shadowprice.types import Allocation, Completion, Forecast, Request, Result
 class _Turn(NamedTuple):
     """A request that was granted tokens and has not been sent."""
 
-    request: int
+    place: int
     grant: int
     sample: int = 0
+
+
+class _Best(NamedTuple):
+    """The best of the samples that a request has had."""
+
+    answer: Completion
+    correct: bool | None
+    samples: int
 
 
 class Reserved:
@@ -42,7 +49,7 @@ class Reserved:
     reclaim          clear again for what was not used
     max_tokens       no answer gets more; several samples may have as much each
     samples          answers that a request may have from its grant, one after the other; one that is correct
-                     stops the rest, otherwise the first that came to its end is taken, else the last
+                     stops the rest, otherwise the first that came to its end is taken, else the first
     can_continue     makes the accounting metered: which answers can be continued from a part of them
     announce         tells the model its limit, in the prompt (TALE)
     """
@@ -63,15 +70,18 @@ class Reserved:
         self.policy, self.options = policy, dict(options or {})
         self.reclaim, self.samples, self.announce = reclaim, samples, announce
         self.rounds: list[Round] = []
-        self._can_continue = can_continue
-        self._batch = Batch(max_tokens, attempts, rates, samples)
+        self._batch = Batch(max_tokens, attempts, rates, samples, can_continue)
         self._queue: deque[_Turn] = deque()
         self._running = 0
         self._cleared = False
         self._trial: _Turn | None = None  # under way to show whether the server continues; its grant is the rest
-        self._best: dict[int, tuple[Completion, bool | None]] = {}  # of several samples
-        self._next_sample: dict[int, int] = {}  # where an earlier execution took the first ones
+        self._best: dict[int, _Best] = {}  # of several samples
         self._left: dict[int, int] = {}  # of the grant of each request, before the sample under way
+
+    @property
+    def metered(self) -> bool:
+        """Whether answers that are cut continue later."""
+        return self._batch.can_continue is not None
 
     @property
     def price(self) -> float | None:
@@ -80,55 +90,62 @@ class Reserved:
     def add(self, requests: Sequence[Request], forecast: Forecast) -> None:
         self._batch.add(requests, forecast)
 
-    def restore(self, index: int, state: Result | Completion, *, sample: int = 0, landing: bool = False) -> None:
-        self._batch.restore(index, state)
-        if isinstance(state, Completion) and self._can_continue is None:  # one of several samples
-            del self._batch.so_far[index]
-            self._keep_better(index, state, None)
-            self._next_sample[index] = sample + 1
+    def restore(self, place: int, state: Result | Completion, *, sample: int = 0, landing: bool = False) -> None:
+        if isinstance(state, Result) or self.samples == 1:
+            self._batch.restore(place, state)
+        else:
+            self._batch.paid(place, state)
+            self._keep_best(place, state, None, sample)
 
     def next(self, available: int) -> Work | None:
         if not self._queue and not self._running:
             self._clear(available)
-        if not self._queue or (self._trial and self._unknown(self._queue[0].request)):
-            return None
-        turn = self._queue[0]
-        work = self._work(turn)
-        if work.bound > available:  # a server generated more than it was granted: clear again for what is left
-            self._queue.clear()
-            return None if self._running or not self.reclaim else self.next(available)
-        self._queue.popleft()
-        self._running += 1
-        if work.grant < turn.grant and self.samples == 1:
-            self._trial = turn._replace(grant=turn.grant - work.grant)
-        self._left[turn.request] = turn.grant
-        return work
+        while self._queue:
+            turn = self._queue[0]
+            unknown = self._batch.continues(turn.place) is None
+            if unknown and self._trial:
+                return None
+            work = self._work(turn)
+            if work.bound <= available:
+                self._queue.popleft()
+                self._running += 1
+                self._left[turn.place] = turn.grant
+                if unknown and (work.so_far or work.grant < turn.grant):
+                    self._trial = turn._replace(grant=turn.grant - work.grant)
+                return work
+            # A server generated more than it was granted.
+            if self._running:
+                return None
+            if self.reclaim:
+                self._queue.clear()
+                self._clear(available)
+            else:
+                self._queue.popleft()
+        return None
 
     def done(self, report: Report) -> Result | None:
         self._running -= 1
-        index = report.work.place
-        rest, self._trial = (self._trial, None) if self._trial and self._trial.request == index else (None, self._trial)
-        batch = self._batch
+        batch, place = self._batch, report.work.place
+        rest, self._trial = (self._trial, None) if self._trial and self._trial.place == place else (None, self._trial)
         batch.charge(report)
         if self.samples > 1:
             return self._sampled(report)
         if report.completion is None:
-            if start_over(report.error, batch.so_far.get(index)):
-                del batch.so_far[index]
-                return None
-            return batch.failed(index) if batch.gives_up(index) else None
+            return batch.after_error(place)
         answer = join(report.work.so_far, report.completion)
-        over = is_over(report.completion, report.work.grant, answer.tokens, batch.cap[index])
-        if over or not self._may_continue(index):
-            return batch.answered(index, answer, report.correct)
-        batch.so_far[index] = answer
-        if rest:
-            self._queue.appendleft(rest)
+        over = is_over(report.completion, report.work.grant, answer.tokens, batch.cap[place])
+        if over or batch.continues(place) is False:
+            return batch.answered(place, answer, report.correct)
+        batch.so_far[place] = answer
+        more = min(rest.grant, batch.cap[place] - answer.tokens) if rest else 0
+        if rest and more:
+            self._queue.appendleft(rest._replace(grant=int(more)))
         return None
 
     def close(self, stopped: str = "") -> Iterable[Result]:
-        if not stopped:  # what is there of several samples is an answer
-            yield from [self._batch.answered(index, *self._best[index]) for index in sorted(self._best)]
+        if not stopped:
+            for place in [*self._best]:
+                yield self._chosen(place)
         yield from self._batch.left(self.price, stopped)
 
     # --- a round -------------------------------------------------------------------------------
@@ -136,27 +153,50 @@ class Reserved:
     def _clear(self, available: int) -> None:
         """Whoever has no result competes for what is left."""
         batch = self._batch
-        waiting = [i for i, ended in enumerate(batch.ended) if not ended]
-        if (self._cleared and not self.reclaim) or not waiting or available <= 0:
-            return
+        for place in [place for place in batch.so_far if batch.is_stuck(place)]:
+            batch.start_over(place)
+        stuck = {place for place in batch.so_far if batch.is_stuck(place)}
+        stuck |= {place for place, best in self._best.items() if best.samples >= self.samples}
+        waiting = [place for place, ended in enumerate(batch.ended) if not ended and place not in stuck]
+        age = np.array([batch.age(place) for place in waiting], dtype=np.int64)
+        grants = self.decide(waiting, age, available)
+        for place, grant in zip(waiting, grants.tolist(), strict=True):
+            if grant:
+                self._queue.append(_Turn(place, grant, self._samples_of(place)))
+
+    def decide(self, waiting: Sequence[int], age: NDArray[np.int64], available: int) -> NDArray[np.int64]:
+        """A round: tokens for each of those who wait, having generated `age` tokens; 0 for all where none is left."""
+        if (self._cleared and not self.reclaim) or not len(waiting) or available <= 0:
+            return np.zeros(len(waiting), dtype=np.int64)
         self._cleared = True
-        age = np.array([batch.age(i) for i in waiting], dtype=np.int64)
+        batch = self._batch
         forecast = batch.forecast.take(waiting)
         if age.any():
             forecast = remaining(forecast, age)
-        decided, grants = self._allocate(forecast, batch.cap[waiting] - age, waiting, available)
-        turns = (
-            _Turn(i, grant, self._next_sample.get(i, 0)) for i, grant in zip(waiting, grants.tolist(), strict=True)
+        room = batch.cap[waiting] - age
+        if self._best:
+            room *= [1 - self._samples_of(place) / self.samples for place in waiting]
+        room = np.round(room)
+        decided, grants = self._allocate(forecast, room, waiting, available)
+        if self.reclaim and not grants.any() and self._cost(waiting, room) <= available:
+            grants = room.astype(np.int64)  # the market would pay for nobody, and there is enough for everybody
+        if grants.any():
+            admitted, granted = int(np.count_nonzero(grants)), int(self._cost(waiting, grants))
+            self.rounds.append(Round(available, len(waiting), admitted, granted, decided.price, decided.status))
+        return grants
+
+    def _cost(self, places: Sequence[int], grants: NDArray[Any]) -> float:
+        """The units that these grants can cost together, infinitely many where one has no end."""
+        batch, total = self._batch, float(grants.sum())
+        if not batch.rates.money or total == np.inf:
+            return total
+        each = zip(places, grants.tolist(), strict=True)
+        return sum(
+            batch.rates.bound(batch.prompt[place] + batch.age(place), int(grant)) for place, grant in each if grant
         )
-        self._queue.extend(turn for turn in turns if turn.grant > 0)
-        if self._queue:
-            granted = int(grants.sum()) if not batch.rates.money else sum(self._work(t).bound for t in self._queue)
-            self.rounds.append(
-                Round(available, len(waiting), len(self._queue), granted, decided.price, decided.status)
-            )  # fmt: skip
 
     def _allocate(
-        self, forecast: Forecast, room: NDArray[np.float64], waiting: list[int], available: int
+        self, forecast: Forecast, room: NDArray[np.float64], waiting: Sequence[int], available: int
     ) -> tuple[Allocation, NDArray[np.int64]]:
         """Whole tokens for each. Money is divided in output tokens, of which reading the prompt takes the first."""
         rates = self._batch.rates
@@ -164,47 +204,54 @@ class Reserved:
             decided = allocate(forecast, available, self.policy, max_tokens=room, **self.options)
             return decided, decided.tokens
         entry = np.ceil(self._batch.entry(waiting))
-        tokens = max(0, available - len(waiting)) * 10**6 // rates.output  # every cost is rounded up by less than 1
+        exact = not any(rate % 10**6 for rate in (rates.input, rates.cached, rates.output))
+        rounding = 0 if exact else len(waiting)  # every cost is rounded up by less than 1
+        tokens = max(0, available - rounding) * 10**6 // rates.output
         decided = allocate(forecast.shifted(entry), tokens, self.policy, max_tokens=room + entry, **self.options)
         return decided, np.maximum(0, decided.tokens - entry.astype(np.int64))
 
     def _work(self, turn: _Turn) -> Work:
-        batch = self._batch
-        grant = min(turn.grant, TRIAL) if self._unknown(turn.request) else turn.grant
+        batch, grant = self._batch, turn.grant
+        so_far = batch.so_far.get(turn.place)
+        if batch.continues(turn.place) is None:  # a piece, and another that shows whether the server continues
+            grant = min(TRIAL, grant if so_far else -(-grant // 2))
         if self.samples > 1:
-            grant = int(min(grant, batch.cap[turn.request] / self.samples))
-        body = batch.requests[turn.request].body
+            grant = int(min(grant, batch.cap[turn.place] / self.samples))
+        body = batch.requests[turn.place].body
         if self.announce:
             body = with_limit(body, grant)
         if self.samples > 1:
             body = {**body, "seed": turn.sample}
-        return batch.work(turn.request, grant, body, batch.so_far.get(turn.request), sample=turn.sample)
-
-    def _unknown(self, index: int) -> bool:
-        return self._can_continue is not None and self._can_continue(self._batch.requests[index]) is None
-
-    def _may_continue(self, index: int) -> bool:
-        return self._can_continue is not None and self._can_continue(self._batch.requests[index]) is not False
+        return batch.work(turn.place, grant, body, so_far, sample=turn.sample)
 
     # --- several samples -----------------------------------------------------------------------
 
     def _sampled(self, report: Report) -> Result | None:
         """The next sample from what is left of the grant, or the best of them."""
-        batch, work, found = self._batch, report.work, report.completion
-        if found is None and work.place not in self._best:
-            return batch.failed(work.place) if batch.gives_up(work.place) else None
-        if found is not None:
-            self._keep_better(work.place, found, report.correct)
-            left = self._left[work.place] - found.tokens
-            if left > 0 and not report.correct and work.sample + 1 < self.samples:
-                self._queue.appendleft(_Turn(work.place, left, work.sample + 1))
-                return None
-        return batch.answered(work.place, *self._best.pop(work.place))
+        place, sample, found = report.work.place, report.work.sample, report.completion
+        if found is None:
+            return self._chosen(place) if place in self._best else self._batch.after_error(place)
+        self._keep_best(place, found, report.correct, sample)
+        left = self._left[place] - found.tokens - int(np.ceil(self._batch.entry([place])[0]))
+        if left > 0 and not report.correct and sample + 1 < self.samples:
+            self._queue.appendleft(_Turn(place, left, sample + 1))
+            return None
+        return self._chosen(place)
 
-    def _keep_better(self, index: int, found: Completion, correct: bool | None) -> None:
-        """The best sample so far, with what was wrong with any of them."""
-        best, graded = self._best.get(index, (found, correct))
-        flags = tuple(dict.fromkeys(best.flags + found.flags))
-        if correct or (best.finish == "length" and found.finish == "stop"):
-            best, graded = found, correct
-        self._best[index] = (replace(best, flags=flags), graded)
+    def _keep_best(self, place: int, found: Completion, correct: bool | None, sample: int) -> None:
+        """Its flags are those of all samples."""
+        best = self._best.get(place)
+        if best is None:
+            self._best[place] = _Best(found, correct, sample + 1)
+            return
+        better = correct or (best.answer.finish == "length" and found.finish == "stop")
+        answer, verdict = (found, correct) if better else best[:2]
+        self._best[place] = _Best(flagged(answer, *best.answer.flags, *found.flags), verdict, sample + 1)
+
+    def _samples_of(self, place: int) -> int:
+        best = self._best.get(place)
+        return best.samples if best else 0
+
+    def _chosen(self, place: int) -> Result:
+        best = self._best.pop(place)
+        return self._batch.answered(place, best.answer, best.correct)

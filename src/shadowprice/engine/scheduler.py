@@ -88,7 +88,7 @@ class Scheduler(Protocol):
         """More requests, with a forecast for each; at any time."""
         ...
 
-    def restore(self, index: int, state: Result | Completion, *, sample: int = 0, landing: bool = False) -> None:
+    def restore(self, place: int, state: Result | Completion, *, sample: int = 0, landing: bool = False) -> None:
         """What an earlier execution left of a request: its result, or one more part of its answer."""
         ...
 
@@ -101,7 +101,10 @@ class Scheduler(Protocol):
         ...
 
     def close(self, stopped: str = "") -> Iterable[Result]:
-        """The results of all requests that have none. `stopped` says why nothing more is sent, though it could be."""
+        """The results of all requests that have none. `stopped` says why nothing more is sent, though it could be.
+
+        Parts of answers are answers, cut where they are, unless it was stopped: a run that is resumed continues them.
+        """
         ...
 
 
@@ -110,19 +113,22 @@ class Scheduler(Protocol):
 
 @dataclass
 class Batch:
-    """The requests of a scheduler and what is known of each; a scheduler decides, this keeps the books.
+    """The requests of a scheduler and what is known of each, by place; a scheduler decides, this keeps the books.
 
-    max_tokens  no answer gets more
-    attempts    at one request since its last success, whatever became of them
+    max_tokens    no answer gets more
+    attempts      at one request since its last success, whatever became of them
+    samples       answers of a request, each of which may have `max_tokens`
+    can_continue  which answers can be continued from a part of them; None: none
     """
 
     max_tokens: int | None = None
     attempts: int = 4
     rates: Rates = TOKENS
-    samples: int = 1  # answers of a request, each of which may have `max_tokens`
+    samples: int = 1
+    can_continue: CanContinue | None = None
     requests: list[Request] = field(default_factory=list)
     forecast: Forecast = field(default_factory=lambda: Forecast([]))
-    cap: Array = field(default_factory=lambda: np.zeros(0))
+    cap: Array = field(default_factory=lambda: np.zeros(0))  # tokens of all samples together
     cost: list[int] = field(default_factory=list)
     usage: list[Usage] = field(default_factory=list)
     tries: list[int] = field(default_factory=list)
@@ -131,6 +137,7 @@ class Batch:
     so_far: dict[int, Completion] = field(default_factory=dict)
     error: dict[int, BackendError] = field(default_factory=dict)  # the latest
     prompt: list[int] = field(default_factory=list)  # tokens, at most; 0 where they cost nothing
+    restarted: set[int] = field(default_factory=set)  # answered in one go: their parts could not be continued
 
     def add(self, requests: Sequence[Request], forecast: Forecast) -> None:
         n = len(requests)
@@ -150,104 +157,141 @@ class Batch:
     def __len__(self) -> int:
         return len(self.requests)
 
+    def age(self, place: int) -> int:
+        """Tokens generated of an answer that waits."""
+        part = self.so_far.get(place)
+        return part.tokens if part else 0
+
+    # --- what to send
+
     def work(
         self,
-        index: int,
+        place: int,
         grant: int,
         body: Mapping[str, Any] | None = None,
         so_far: Completion | None = None,
         suffix: str = "",
         sample: int = 0,
     ) -> Work:
-        request = self.requests[index]
+        request = self.requests[place]
         bound = grant
         if self.rates.money:
-            bound = self.rates.bound(self.prompt[index] + (so_far.tokens if so_far else 0), grant)
-        return Work(index, request, grant, bound, request.body if body is None else body, so_far, suffix, sample)
+            bound = self.rates.bound(self.prompt[place] + (so_far.tokens if so_far else 0), grant)
+        return Work(place, request, grant, bound, request.body if body is None else body, so_far, suffix, sample)
 
-    def affordable(self, index: int, units: int) -> int:
+    def affordable(self, place: int, units: int) -> int:
         """Tokens that the next part of an answer can be granted for `units`."""
-        if not self.rates.money:
-            return units
-        so_far = self.so_far.get(index)
-        return self.rates.limit(self.prompt[index] + (so_far.tokens if so_far else 0), units)
+        return self.rates.limit(self.prompt[place] + self.age(place), units) if self.rates.money else units
 
-    def entry(self, rows: Sequence[int]) -> Array:
+    def entry(self, places: Sequence[int]) -> Array:
         """What the next part of each answer costs before its first token, in output tokens."""
         if not self.rates.money:
-            return np.zeros(len(rows))
-        parts = ((i, self.so_far.get(i)) for i in rows)
-        return np.array([self.rates.entry(self.prompt[i] + (part.tokens if part else 0)) for i, part in parts])
+            return np.zeros(len(places))
+        return np.array([self.rates.entry(self.prompt[place] + self.age(place)) for place in places])
 
-    def age(self, index: int) -> int:
-        part = self.so_far.get(index)
-        return part.tokens if part else 0
+    # --- continuing
+
+    def continues(self, place: int) -> bool | None:
+        """Whether an answer can be continued from a part of it; None: unknown before it is tried."""
+        if self.can_continue is None or place in self.restarted:
+            return False
+        return self.can_continue(self.requests[place])
+
+    def is_stuck(self, place: int) -> bool:
+        """Whether a part of an answer is there that cannot be continued."""
+        return place in self.so_far and self.continues(place) is False
+
+    def start_over(self, place: int) -> bool:
+        """Drops a part that cannot be continued, if it is short: the answer is then generated in one go.
+
+        Only once: where nobody would say so beforehand, parts would be paid for and dropped until the budget ends.
+        """
+        if place in self.restarted or self.age(place) > 2 * TRIAL:
+            return False
+        del self.so_far[place]
+        self.error.pop(place, None)
+        self.tries[place] = 0
+        self.restarted.add(place)
+        return True
 
     # --- what came of it
 
     def charge(self, report: Report) -> None:
-        index = report.work.place
-        self.cost[index] += report.cost
+        place = report.work.place
+        self.cost[place] += report.cost
         if report.completion is not None:
-            self.usage[index] = _plus(self.usage[index], report.completion)
-            self.tries[index] = 0
-            self.error.pop(index, None)
-        elif report.error is not None and not isinstance(report.error, Distrusted):  # nothing was sent
-            self.tries[index] += report.attempts
-            self.error[index] = report.error
+            self.usage[place] = _plus(self.usage[place], report.completion)
+            self.tries[place] = 0
+            self.error.pop(place, None)
+        elif report.error is not None:
+            if not isinstance(report.error, Distrusted):  # nothing was sent
+                self.tries[place] += report.attempts
+            self.error[place] = report.error
 
-    def gives_up(self, index: int) -> bool:
-        """Whether the latest error of a request is one that another attempt does not help."""
-        return isinstance(self.error.get(index), Refused) or self.tries[index] >= self.attempts
+    def after_error(self, place: int) -> Result | None:
+        """What becomes of a request after an error: a result if another attempt does not help, else it waits."""
+        error = self.error[place]
+        if place in self.so_far and is_not_continued(error) and self.start_over(place):
+            return None
+        if isinstance(error, Refused) or self.tries[place] >= self.attempts:
+            return self._failed(place)
+        return None
 
-    def answered(self, index: int, answer: Completion, correct: bool | None = None, **extra: Any) -> Result:
+    def answered(self, place: int, answer: Completion, correct: bool | None = None, **extra: Any) -> Result:
         outcome: Outcome = "finished" if answer.finish == "stop" else "truncated"
-        usage, cost = self.usage[index], self.cost[index]
-        return self._end(index, Result(self.requests[index].id, outcome, usage, cost, answer, None, correct, extra))
-
-    def failed(self, index: int) -> Result:
-        """The result of a request whose latest error is final; what there is of an answer is an answer."""
-        error = self.error[index]
-        code = error.code if isinstance(error, Refused) else "backend_unavailable"
-        if index in self.so_far:
-            return self.answered(index, flagged(self.so_far[index], "not_continued"))
-        failure = Failure(code, str(error))
-        return self._end(
-            index, Result(self.requests[index].id, "failed", self.usage[index], self.cost[index], failure=failure)
-        )
+        usage, cost = self.usage[place], self.cost[place]
+        return self._end(place, Result(self.requests[place].id, outcome, usage, cost, answer, None, correct, extra))
 
     def left(self, price: float | None, stopped: str) -> Iterable[Result]:
         """The results of all that have none."""
-        for index, request in enumerate(self.requests):
-            if self.ended[index]:
+        for place, request in enumerate(self.requests):
+            if self.ended[place]:
                 continue
-            if index in self.so_far and not stopped:
-                yield self.answered(index, self.so_far[index])
-            elif index in self.error and not (stopped and index in self.so_far):
-                yield self.failed(index)
-            elif stopped:
-                failure = Failure("not_sent", f"not sent: {stopped}")
-                yield self._end(index, Result(request.id, "not_sent", cost=self.cost[index], failure=failure))
+            error = self.error.get(place)
+            if stopped and (error is None or isinstance(error, Distrusted) or place in self.so_far):
+                yield self._unanswered(place, "not_sent", Failure("not_sent", f"not sent: {stopped}"))
+            elif place in self.so_far:
+                part = self.so_far[place]
+                yield self.answered(place, flagged(part, "not_continued") if self.is_stuck(place) else part)
+            elif error is not None:
+                yield self._failed(place)
             else:
-                yield self._end(index, declined(request.id, self.forecast, index, price))
+                yield self._unanswered(
+                    place, "declined", declined(request.id, self.forecast, place, price).failure
+                )  # fmt: skip
 
-    def restore(self, index: int, state: Result | Completion) -> None:
+    def restore(self, place: int, state: Result | Completion) -> None:
         """A result, or one more part of an answer."""
         if isinstance(state, Result):
-            self.ended[index] = True
-            self.unanswered -= 1
-            self.so_far.pop(index, None)
-            self.cost[index], self.usage[index] = state.cost, state.usage
+            self.cost[place], self.usage[place] = state.cost, state.usage
+            self._end(place, state)
         else:
-            self.so_far[index] = join(self.so_far.get(index), state)
-            self.usage[index] = _plus(self.usage[index], state)
-            self.cost[index] += self.rates.cost(state.usage)
+            self.so_far[place] = join(self.so_far.get(place), state)
+            self.paid(place, state)
 
-    def _end(self, index: int, result: Result) -> Result:
-        self.ended[index] = True
-        self.unanswered -= 1
-        self.so_far.pop(index, None)
-        self.error.pop(index, None)
+    def paid(self, place: int, part: Completion) -> None:
+        """A part was paid for by an earlier execution."""
+        self.usage[place] = _plus(self.usage[place], part)
+        self.cost[place] += self.rates.cost(part.usage)
+
+    def _failed(self, place: int) -> Result:
+        """The result of a request whose latest error is final; what there is of an answer is an answer."""
+        error = self.error[place]
+        if place in self.so_far:
+            return self.answered(place, flagged(self.so_far[place], "not_continued"))
+        code = error.code if isinstance(error, Refused) else "backend_unavailable"
+        return self._unanswered(place, "failed", Failure(code, str(error)))
+
+    def _unanswered(self, place: int, outcome: Outcome, failure: Failure | None) -> Result:
+        usage, cost = self.usage[place], self.cost[place]
+        return self._end(place, Result(self.requests[place].id, outcome, usage, cost, failure=failure))
+
+    def _end(self, place: int, result: Result) -> Result:
+        if not self.ended[place]:
+            self.unanswered -= 1
+        self.ended[place] = True
+        self.so_far.pop(place, None)
+        self.error.pop(place, None)
         return result
 
 
@@ -258,14 +302,13 @@ def _plus(usage: Usage, part: Completion) -> Usage:
     return part.usage if usage is _NOTHING else usage + part.usage
 
 
-def flagged(part: Completion, flag: str) -> Completion:
-    return replace(part, flags=tuple(dict.fromkeys((*part.flags, flag))))
+def flagged(part: Completion, *flags: str) -> Completion:
+    return replace(part, flags=tuple(dict.fromkeys((*part.flags, *flags))))
 
 
-def start_over(error: BackendError | None, so_far: Completion | None) -> bool:
-    """Whether an answer is begun again from its start: its server turned out not to continue, early enough."""
-    stopped = isinstance(error, Refused) and error.code == "not_continued"
-    return stopped and so_far is not None and so_far.tokens <= 2 * TRIAL
+def is_not_continued(error: BackendError | None) -> bool:
+    """Whether the error says that a part of an answer cannot be continued."""
+    return isinstance(error, Refused) and error.code == "not_continued"
 
 
 def is_over(part: Completion, grant: int, tokens: int, cap: float) -> bool:

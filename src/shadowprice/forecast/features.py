@@ -23,7 +23,7 @@ from shadowprice.arrays import Array
 _BITS = 15
 COLUMNS = 1 << _BITS  # of hashed words
 STRUCTURE = 14  # columns of the structure
-_LONGEST = 4096  # characters kept of each end of a question
+_LONGEST = 4096  # characters read from each end of a question
 _BYTES_AT_ONCE = 1 << 22
 
 _U64 = NDArray[np.uint64]

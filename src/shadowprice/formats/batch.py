@@ -60,8 +60,8 @@ def parse_batch(lines: Iterable[tuple[int, bytes]], label: str | os.PathLike[str
         yield line
 
 
-def as_batch(requests: Iterable[str | Mapping[str, Any]], label: str = "requests") -> Iterator[tuple[int, bytes]]:
-    """Numbered batch lines for questions, request bodies or parsed batch lines.
+def as_batch(requests: Iterable[object], label: str = "requests") -> Iterator[tuple[int, bytes]]:
+    """Numbered batch lines for questions (texts), request bodies and parsed batch lines.
 
     A question becomes a chat with one message. Requests without a `custom_id` are called request-1, request-2 and so
     on, by their position.
@@ -77,7 +77,7 @@ def as_batch(requests: Iterable[str | Mapping[str, Any]], label: str = "requests
         yield number, line
 
 
-def _as_record(request: str | Mapping[str, Any], number: int) -> dict[str, Any]:
+def _as_record(request: object, number: int) -> dict[str, Any]:
     named = {"custom_id": f"request-{number}", "method": "POST"}
     if isinstance(request, str):
         if not request.strip():

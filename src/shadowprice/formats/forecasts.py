@@ -36,9 +36,9 @@ class ForecastTable:
             except InputError as error:
                 raise located(error, path, number) from None
 
-    def predict(self, queries: Sequence[Request]) -> Forecast:
+    def predict(self, requests: Sequence[Request]) -> Forecast:
         try:
-            rows = np.array([self._row[query.id] for query in queries], dtype=np.intp)
+            rows = np.array([self._row[request.id] for request in requests], dtype=np.intp)
         except KeyError as error:
             raise InputError(
                 f"no forecast for custom_id {error.args[0]!r}", path=self.path, fix="add a line for it"

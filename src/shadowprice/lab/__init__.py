@@ -1,10 +1,18 @@
-"""The lab: the paper's tables and figures on recorded answers, and how it came out.
+"""The lab: the paper's tables and figures on recorded answers, and which of its claims held.
 
-pool         recorded answers of one model as arrays, with forecasts that have not seen them
-streams      mixes of easy and hard queries, drawn from a pool
-replay       what a policy's grants give on recorded answers, in either accounting
-compare      policies against each other: paired seeds, bootstrap intervals
-experiments  one function per table or figure; `findings` says what held
-paper        the paper's own figures, to stand beside ours
-results      all rows, and what they were made from
+From traces to rows, each module using those above it:
+
+pools         recorded answers of one model as arrays, with forecasts that have not seen them
+streams       mixes of easy and hard queries, drawn from a pool
+simulations   a row of a table is a `Way`: a scheduler configuration, simulated on recorded answers
+compare       policies on the same streams: percent correct, with paired bootstrap intervals
+config        `Lab`: what every experiment is given
+paper         the paper's own numbers, shown beside ours
+tables        one function per table of the paper
+sweeps        results along a line: budget, decay rate, velocity, noise
+figure_data   the data of the other figures
+claims        which claims held, from the rows of the other tables
+experiments   all experiments, in the order in which they run
+results       all rows and what they were made from: results.json and a CSV file per table
+reproduction  from traces to results, in one call
 """

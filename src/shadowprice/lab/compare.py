@@ -1,8 +1,9 @@
-"""Policies against each other: the same streams for all, and how sure the difference is.
+"""Comparisons of policies: the same streams for all, with paired bootstrap intervals.
 
-Every seed draws a stream; all policies and budgets meet the same ones, so that their differences are paired.
-The interval is a bootstrap over what was drawn: seeds anew, and questions anew within their tiers, a question
-with all its appearances, since seeds draw from one pool. `gain` is over uniform in the same accounting.
+Every seed draws a stream; all policies and budgets get the same streams, so their differences are paired. The
+bootstrap resamples seeds, and questions within their tiers; a question is resampled with all its appearances, since
+all seeds draw from one pool. `gain` is over uniform in the same accounting; a reclaiming policy is compared with
+reserved uniform, which leaves nobody to reclaim for.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def compare(
 ) -> list[Row]:
     """A row for every stream, budget, policy and accounting; `policies` maps names to accountings.
 
-    `options` go to every policy: for experiments about one of them.
+    `options` are given to every policy: for experiments about one policy.
     """
     rows = []
     for stream in streams:
@@ -53,7 +54,7 @@ def compare(
 
 @dataclass(frozen=True, eq=False)
 class Drawn:
-    """Streams, one per seed: the questions they ask, by number, and the queries; and the tier of every question."""
+    """Streams, one per seed: the places of their questions in the pool, and the queries; `tier` has all questions."""
 
     places: Sequence[NDArray[np.intp]]
     queries: Sequence[Queries]
@@ -69,13 +70,13 @@ def compare_drawn(
     policies: Mapping[str, Sequence[Accounting]],
     options: Mapping[str, Any] | None = None,
 ) -> list[Row]:
-    """The same on streams that were drawn already; `facts` are the first columns of every row."""
+    """The same on streams that are already drawn; `facts` are the first columns of every row."""
     found: dict[Cell, list[Outcome]] = {}
     for budget in budgets:
         for policy, accountings in policies.items():
             for accounting in accountings:
                 first = (budget, policy, accountings[0])
-                if policy in HINDSIGHT and first in found:  # the same in every accounting
+                if policy in HINDSIGHT and first in found:  # its results are the same in every accounting
                     found[budget, policy, accounting] = found[first]
                     continue
                 way = Way(policy, accounting, options or {})
@@ -88,8 +89,9 @@ def compare_drawn(
             "budget_times_median": cell[0] / median,
             "policy": cell[1],
             "accounting": cell[2],
-            "command": Way(cell[1], cell[2], options or {}).command(f"{cell[0]}/query"),
-            **_figures(drawn.queries, outcomes),
+            "reclaim": cell[2] == "reclaimed",
+            "command": Way(cell[1], cell[2], options or {}).command(drawn.queries[0], cell[0]),
+            **_figures(outcomes),
             **_intervals(share, cell),
             "queries": len(drawn.queries[0]),
             "seeds": len(drawn.places),
@@ -99,10 +101,10 @@ def compare_drawn(
     ]
 
 
-def _figures(drawn: Sequence[Queries], outcomes: Sequence[Outcome]) -> Row:
+def _figures(outcomes: Sequence[Outcome]) -> Row:
     """Percent of the queries, and tokens per query."""
     cut = [~outcome.finished & (outcome.granted > 0) for outcome in outcomes]
-    wrong = [outcome.finished & ~some.correct for outcome, some in zip(outcomes, drawn, strict=True)]
+    wrong = [outcome.finished & ~outcome.correct for outcome in outcomes]
     prices = [outcome.price for outcome in outcomes if outcome.price is not None]
 
     def percent(masks: Sequence[NDArray[np.bool_]]) -> float:
@@ -112,7 +114,7 @@ def _figures(drawn: Sequence[Queries], outcomes: Sequence[Outcome]) -> Row:
         return float(np.mean(np.concatenate(amounts)))
 
     return {
-        "solved": percent([outcome.solved for outcome in outcomes]),
+        "solved": percent([outcome.correct for outcome in outcomes]),
         "finished": percent([outcome.finished for outcome in outcomes]),
         "cut": percent(cut),
         "abandoned": percent([outcome.granted == 0 for outcome in outcomes]),
@@ -124,13 +126,13 @@ def _figures(drawn: Sequence[Queries], outcomes: Sequence[Outcome]) -> Row:
     }
 
 
-# --- how sure ----------------------------------------------------------------------------------
+# --- intervals ---------------------------------------------------------------------------------
 
 
 def _intervals(share: Mapping[Cell, Array], cell: Cell) -> Row:
     low, high = _range(share[cell])
     row: Row = {"ci_low": low, "ci_high": high}
-    uniform: Cell = (cell[0], "uniform", cell[2])
+    uniform: Cell = (cell[0], "uniform", "reserved" if cell[2] == "reclaimed" else cell[2])
     if uniform in share:
         low, high = _range(share[cell] - share[uniform])
         row |= {"gain": float(share[cell][0] - share[uniform][0]), "gain_low": low, "gain_high": high}
@@ -138,13 +140,13 @@ def _intervals(share: Mapping[Cell, Array], cell: Cell) -> Row:
 
 
 def _range(values: Array) -> tuple[float, float]:
-    """95% of the resamples; the first is no resample but what was seen."""
+    """95% of the resamples; the first value is the observation itself."""
     low, high = np.quantile(values[1:], [0.025, 0.975])
     return float(low), float(high)
 
 
 def _resampled(streams: Drawn, found: Mapping[Cell, Sequence[Outcome]]) -> dict[Cell, Array]:
-    """For every cell the percent solved: as seen, and in each resample; all cells are resampled alike."""
+    """For every cell the percent correct: as observed, and in each resample; all cells share the resamples."""
     places = streams.places
     asked, where = np.unique(np.concatenate(places), return_inverse=True)
     per_seed = np.split(where, np.cumsum([each.size for each in places])[:-1])
@@ -155,24 +157,24 @@ def _resampled(streams: Drawn, found: Mapping[Cell, Sequence[Outcome]]) -> dict[
         ).astype(np.float64)
 
     drawn = totals([np.ones(each.size) for each in places])
-    solved = np.stack([totals([outcome.solved.astype(float) for outcome in each]) for each in found.values()])
+    correct = np.stack([totals([outcome.correct.astype(float) for outcome in each]) for each in found.values()])
 
     random = np.random.default_rng(0)
     share = np.empty((len(found), 1 + _RESAMPLES))
-    share[:, 0] = 100 * solved.sum(axis=(1, 2)) / drawn.sum()
+    share[:, 0] = 100 * correct.sum(axis=(1, 2)) / drawn.sum()
     done, step = 1, max(1, _AT_ONCE // asked.size)
     while done <= _RESAMPLES:
         size = min(step, 1 + _RESAMPLES - done)
         questions = _weights(random, streams.tier[asked], size)
         seeds = random.multinomial(len(places), np.full(len(places), 1 / len(places)), size=size).T
-        right = ((solved.reshape(-1, asked.size) @ questions.T).reshape(len(found), len(places), size) * seeds).sum(1)
-        share[:, done : done + size] = 100 * right / ((drawn @ questions.T) * seeds).sum(0)
+        count = (correct.reshape(-1, asked.size) @ questions.T).reshape(len(found), len(places), size)
+        share[:, done : done + size] = 100 * (count * seeds).sum(1) / ((drawn @ questions.T) * seeds).sum(0)
         done += size
     return dict(zip(found, share, strict=True))
 
 
 def _weights(random: np.random.Generator, tier: NDArray[np.intp], size: int) -> Array:
-    """How often each question is drawn in each of `size` resamples; every tier as many as it has."""
+    """How often each question is drawn in each of `size` resamples; the size of every tier is kept."""
     weights = np.zeros((size, tier.size))
     for each in np.unique(tier):
         members = np.flatnonzero(tier == each)

@@ -1,4 +1,4 @@
-"""What a reproduction is about: pools, streams, budgets, policies; and what every experiment is given."""
+"""What every experiment is given: pools, streams, budgets, policies."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from shadowprice.lab.simulations import WAYS, Accounting
 from shadowprice.lab.streams import QUERIES, STREAMS
 
 PAPER_BUDGETS = ("256", "512", "1024", "2048", "4096")
-_MOST = 2**30  # tokens per query: times the queries of a stream it is still a budget
+_MOST = 2**30  # tokens per query: for all queries of a stream it is still a valid budget
 MULTIPLES = ("0.25x", "0.5x", "1x", "2x", "4x")  # of the median length
 
 
 class NotPossible(Exception):
-    """These traces do not allow a table; says why."""
+    """A table that these traces do not allow; the message says why."""
 
 
 @dataclass(frozen=True)
 class Lab:
-    """What is asked of every experiment, and what was found.
+    """The input of every experiment, and the rows so far.
 
-    pools   with forecasts: the first is what most tables are about, the second a model to compare with
+    pools   with forecasts: most tables are about the first, the second is another model
     models  everything that was recorded
-    found   the rows of the experiments done so far
+    found   the rows of the experiments that are done
     """
 
     pools: Sequence[Pool]
@@ -47,11 +47,11 @@ class Lab:
 
     @property
     def stream(self) -> str:
-        """The one that experiments about one stream take."""
+        """The stream of experiments that use only one."""
         return "balanced" if "balanced" in self.streams else self.streams[0]
 
     def accountings(self, *only: str) -> dict[str, list[Accounting]]:
-        """Every policy asked for (of `only`, where given) and the accountings it is simulated in."""
+        """Every selected policy (of `only`, where given) and the accountings it is simulated in."""
         return {name: list(WAYS[name]) for name in self.policies if not only or name in only}
 
     def some(self, many: int, few: int) -> int:
@@ -59,9 +59,9 @@ class Lab:
 
 
 def budgets_of(median: float, texts: Sequence[str] = ()) -> list[int]:
-    """Tokens per query, smallest first: `256`, `1k`, or in median lengths: `0.5x`.
+    """Tokens per query, smallest first, from texts: `256`, `1k`, or in median lengths: `0.5x`.
 
-    Without any: the paper's, where the smallest of them is scarce for this pool, else multiples.
+    The default is the paper's budgets where the smallest of them is scarce, and multiples of the median otherwise.
     """
     if not texts:
         texts = PAPER_BUDGETS if 2 * int(PAPER_BUDGETS[0]) < median else MULTIPLES
@@ -81,7 +81,7 @@ def _budget(text: str, median: float) -> int:
 
 
 def known(what: str, names: Sequence[str], all_of: Sequence[str]) -> list[str]:
-    """The names in the order of `all_of`, all of them if none is given; an unknown one is an error."""
+    """The names in the order of `all_of`, or all of them if none are given; an unknown name is an error."""
     if wrong := [name for name in names if name not in all_of]:
         raise InputError(f"unknown {what} {wrong[0]!r}", fix=f"known are {', '.join(all_of)}")
     return [name for name in all_of if not names or name in names]

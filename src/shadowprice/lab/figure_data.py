@@ -1,4 +1,4 @@
-"""What a pool looks like: S-curve, rollouts, lengths of the streams, forecasts, curves, grants query by query."""
+"""The data of figures: S-curve, rollouts, lengths in the streams, forecasts, curves, the index, single queries."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import binomtest
 
 from shadowprice.errors import MarketError
 from shadowprice.forecast.evaluation import evaluate
@@ -20,14 +21,14 @@ from shadowprice.market.gittins import indices, schedule
 
 _MOST_DATASETS = 6
 _FEWEST_OF_A_DATASET = 20
-_ROLLOUTS = 8  # answers to one question from which on they make a picture
+_ROLLOUTS = 8  # answers to one question, at least, for a figure
 _MOST_ROLLOUTS = 6
-_POINTS = 300  # queries in a picture of single queries
-_INDEX_SHARES = (0.05, 0.3, 0.5, 0.7, 0.95)  # whose index is shown: of the queries, by forecast length
+_POINTS = 300  # queries in a figure of single queries
+_INDEX_SHARES = (0.05, 0.3, 0.5, 0.7, 0.95)  # quantiles of the forecast length whose index is shown
 
 
 def s_curve(lab: Lab) -> list[Row]:
-    """Figure 1: solved, if every answer had the same limit."""
+    """Figure 1: percent correct if every answer has the same limit."""
     pool = lab.pool
     limits = np.unique(np.geomspace(max(1, pool.length.min() / 2), pool.cap, lab.some(32, 16)).astype(np.int64))
     return [
@@ -55,37 +56,37 @@ def _largest_datasets(pool: Pool) -> dict[str, Mask]:
 
 
 def rollouts(lab: Lab) -> list[Row]:
-    """Figure 2: several answers to one question by length, and the latent utility fitted to the right ones."""
+    """Figure 2: several answers to one question by length, and the latent utility fitted to the correct ones."""
     several = [(pool, q) for pool in lab.models for q in pool.questions if len(q) >= _ROLLOUTS]
     if not several:
         raise NotPossible(f"no question has {_ROLLOUTS} answers of one model")
-    # Questions that are neither easy nor hopeless show the shape best; many answers show it better than few.
-    several.sort(key=lambda each: (-len(each[1]), abs(_share_right(each[1]) - 0.5)))
+    # The shape is clearest with many answers, about half of them correct.
+    several.sort(key=lambda each: (-len(each[1]), abs(_share_correct(each[1]) - 0.5)))
     rows: list[Row] = []
     shown = 0
     for pool, question in several:
         try:
             rows += _rollout(pool, question)
-        except MarketError:  # too few right answers to fit a curve to
+        except MarketError:  # too few correct answers to fit a curve to
             continue
         shown += 1
         if shown == _MOST_ROLLOUTS:
             break
     if not rows:
-        raise NotPossible("no question has right answers of three different lengths")
+        raise NotPossible("no question has correct answers of three different lengths")
     return rows
 
 
-def _share_right(question: Question) -> float:
+def _share_correct(question: Question) -> float:
     return float(np.mean([bool(trace.correct) for trace in question]))
 
 
 def _rollout(pool: Recorded, question: Question) -> list[Row]:
     length = np.array([max(1, trace.tokens) for trace in question], dtype=float)
-    right = np.array([bool(trace.correct) for trace in question])
-    curve = fit_surge(length, right)
+    correct = np.array([bool(trace.correct) for trace in question])
+    curve = fit_surge(length, correct)
     total, edges = np.histogram(length, bins=20)
-    correct = np.histogram(length[right], bins=edges)[0]
+    some_correct = np.histogram(length[correct], bins=edges)[0]
     return [
         {
             "table": "rollouts",
@@ -93,18 +94,18 @@ def _rollout(pool: Recorded, question: Question) -> list[Row]:
             "id": question[0].id,
             "bin_low": float(low),
             "bin_high": float(high),
-            "total": int(all_),
+            "total": int(answers),
             "right": int(some),
             "threshold": curve.threshold.item(),
             "alpha": curve.alpha.item(),
             "beta": curve.beta.item(),
         }
-        for low, high, all_, some in zip(edges[:-1], edges[1:], total, correct, strict=True)
+        for low, high, answers, some in zip(edges[:-1], edges[1:], total, some_correct, strict=True)
     ]
 
 
 def stream_lengths(lab: Lab) -> list[Row]:
-    """Figure 3: the true lengths in each stream, by tier; the longest hundredth in the last bin."""
+    """Figure 3: the true lengths in each stream, by tier; the longest 1% are in the last bin."""
     pool = lab.pool
     edges = np.linspace(0, max(20.0, np.quantile(pool.length, 0.99)), 21)
     rows = []
@@ -135,7 +136,7 @@ def stream_lengths(lab: Lab) -> list[Row]:
 
 
 def predictor(lab: Lab) -> list[Row]:
-    """Figure 4: how good the forecasts are, overall and by dataset, and query by query."""
+    """Figure 4: the accuracy of the forecasts, overall and by dataset, and single forecasts."""
     return _predictor("predictor", lab, lab.pool)
 
 
@@ -176,7 +177,7 @@ def _evenly(n: int, most: int) -> NDArray[np.intp]:
 
 
 def calibration(lab: Lab) -> list[Row]:
-    """Whether the forecasts can be believed: of the chance to be right, and of the length (see `predictor`)."""
+    """Forecast against observed: the chance of a correct answer, and the coverage of the length intervals."""
     pool, n = lab.pool, len(lab.pool)
     solve = np.broadcast_to(pool.forecast.solve, n)
     rows = []
@@ -187,17 +188,15 @@ def calibration(lab: Lab) -> list[Row]:
     return [{"table": "calibration", "model": pool.model, **row} for row in rows]
 
 
-def _share(kind: str, forecast: float, seen: float, n: int) -> Row:
-    """A share that was seen, in percent, with Wilson's interval."""
-    z = 1.96
-    centre = (seen + z * z / (2 * n)) / (1 + z * z / n)
-    half = z / (1 + z * z / n) * np.sqrt(seen * (1 - seen) / n + z * z / (4 * n * n))
+def _share(kind: str, forecast: float, observed: float, n: int) -> Row:
+    """A forecast and an observed share of n queries, in percent, with the Wilson interval."""
+    interval = binomtest(round(observed * n), n).proportion_ci(method="wilson")  # truncated lengths count in part
     return {
         "kind": kind,
         "forecast": forecast,
-        "observed": 100 * seen,
-        "ci_low": 100 * float(max(0.0, centre - half)),
-        "ci_high": 100 * float(min(1.0, centre + half)),
+        "observed": 100 * observed,
+        "ci_low": 100 * float(interval.low),
+        "ci_high": 100 * float(interval.high),
         "queries": n,
     }
 
@@ -206,9 +205,9 @@ def _share(kind: str, forecast: float, seen: float, n: int) -> Row:
 
 
 def curves(lab: Lab) -> list[Row]:
-    """Figure 9: the utility of one query, by each of the three curves; the budget leaves as much again as is forecast.
+    """Figure 9: the utility of one query under each of the three curves, at a budget of twice the mean forecast.
 
-    Where tokens are scarce all three are steps at the threshold, which is no picture.
+    Where tokens are scarce all three are steps at the threshold, and a figure would show nothing.
     """
     pool, alpha = lab.pool, 2.0
     threshold, surplus = float(np.median(pool.forecast.tokens)), float(pool.forecast.tokens.mean())
@@ -235,9 +234,9 @@ def curves(lab: Lab) -> list[Row]:
 
 
 def index(lab: Lab) -> list[Row]:
-    """The metered index of some queries at every age, the price, and the age at which each is left.
+    """The metered index of some queries at every age, the price, and the age at which each query stops.
 
-    As it is forecast before the first token; a run learns as it goes.
+    From the forecasts before the first token; a run recalibrates them as answers end.
     """
     pool, budget = lab.pool, scarce_budget(lab)
     places = draw(pool, lab.stream, min(lab.queries, len(pool)), 0)
@@ -272,13 +271,13 @@ def index(lab: Lab) -> list[Row]:
 
 
 def allocations(lab: Lab) -> list[Row]:
-    """Figure 6: grants against true lengths, scarce and ample."""
+    """Figure 6: grants against true lengths, at a scarce and an ample budget."""
     pool = lab.pool
     places = draw(pool, lab.stream, min(lab.queries, len(pool)), 0)
     queries = Queries.of(pool, places)
     shown = _evenly(len(queries), _POINTS)
     scarce = lab.budgets[0]
-    ample = next((b for b in lab.budgets if b > 1.2 * pool.median), lab.budgets[-1])  # not where all get the cap
+    ample = next((b for b in lab.budgets if b > 1.2 * pool.median), lab.budgets[-1])  # below that of full caps
     rows = []
     for regime, budget in {"scarce": scarce, "ample": ample}.items():
         for policy in lab.accountings("uniform", "proportional", "heuristic", "auction", "clear", "expected"):
@@ -294,7 +293,7 @@ def allocations(lab: Lab) -> list[Row]:
                     "forecast": float(queries.forecast.tokens[i]),
                     "length": int(queries.length[i]),
                     "grant": int(outcome.granted[i]),
-                    "solved": bool(outcome.solved[i]),
+                    "solved": bool(outcome.correct[i]),
                 }
                 for i in shown
             ]
@@ -302,7 +301,7 @@ def allocations(lab: Lab) -> list[Row]:
 
 
 def query_table(lab: Lab) -> tuple[list[Row], Row]:
-    """One cell query by query, and which one: CLEAR, where tokens are scarce, on the first seed's stream."""
+    """One cell query by query, and its name: CLEAR at a scarce budget, on the stream of the first seed."""
     pool = lab.pool
     policy = "clear" if "clear" in lab.policies else lab.policies[0]
     budget = scarce_budget(lab)
@@ -331,15 +330,14 @@ def query_table(lab: Lab) -> tuple[list[Row], Row]:
 
 
 def _why(queries: Queries, outcome: Outcome, i: int) -> Row:
-    grant, length, said = int(outcome.granted[i]), int(queries.length[i]), float(queries.forecast.tokens[i])
-    right = bool(queries.correct[i])
-    if outcome.solved[i]:
-        return {"outcome": "solved", "why": f"right after {length:,} of {grant:,} tokens"}
+    grant, length, forecast = int(outcome.granted[i]), int(queries.length[i]), float(queries.forecast.tokens[i])
     if outcome.finished[i]:
-        return {"outcome": "wrong", "why": f"complete after {length:,} of {grant:,} tokens, and wrong"}
-    would = "never ends" if queries.truncated[i] else "is right" if right else "is wrong anyway"
+        verdict = "correct" if outcome.correct[i] else "wrong"
+        return {"outcome": verdict, "why": f"{verdict} after {length:,} of {grant:,} tokens"}
+    if queries.truncated[i]:
+        whole = "never ends"
+    else:
+        whole = f"is {length:,} tokens long and {'correct' if queries.correct[i] else 'wrong'}"
     if grant:
-        needs = f"the answer {would}" if queries.truncated[i] else f"the answer is {length:,} long and {would}"
-        return {"outcome": "cut", "why": f"cut at {grant:,}: {needs}"}
-    lost = "would have been right" if right else "would have been lost in any case"
-    return {"outcome": "abandoned", "why": f"{said:,.0f} tokens forecast cannot pay the price; {lost}"}
+        return {"outcome": "truncated", "why": f"truncated at {grant:,} tokens; the whole answer {whole}"}
+    return {"outcome": "declined", "why": f"forecast {forecast:,.0f} tokens, not worth the price; the answer {whole}"}

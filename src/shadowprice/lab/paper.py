@@ -1,6 +1,6 @@
-"""The paper's own figures, as printed, to stand beside ours. Typed in as facts; nothing here is computed.
+"""The paper's own numbers, as printed, to be shown beside ours. They were typed in; nothing here is computed.
 
-Its models and pools are not ours: Qwen2.5-Math-7B-Instruct (cap 4,096) and Qwen3-30B-A3B-Instruct (cap 16,384) on
+Its models and pools differ from ours: Qwen2.5-Math-7B-Instruct (cap 4,096) and Qwen3-30B-A3B-Instruct (cap 16,384) on
 MATH-500, OlympiadBench, AMC-23, AIME 24 and 25 and Minerva; Qwen2.5-Coder-7B for code.
 """
 
@@ -77,17 +77,17 @@ def second_model() -> list[Row]:
 
 def variants() -> list[Row]:
     return [
-        _row("variants", SMALL, stream, 256, policy, solved)
+        _row("variants", SMALL, stream, 256, policy, correct)
         for policy, by_stream in _VARIANTS.items()
-        for stream, solved in by_stream.items()
+        for stream, correct in by_stream.items()
     ]
 
 
 def code_best_of_k() -> list[Row]:
     return [
-        {**_row("code_best_of_k", CODER, dataset, 4096, policy, solved), "k": 4, "attempt_cap": 1024}
+        {**_row("code_best_of_k", CODER, dataset, 4096, policy, correct), "k": 4, "attempt_cap": 1024}
         for policy, by_dataset in _CODE.items()
-        for dataset, solved in by_dataset.items()
+        for dataset, correct in by_dataset.items()
     ]
 
 
@@ -109,16 +109,16 @@ def datasets() -> list[Row]:
     ]
 
 
-def _grid(table: str, model: str, budgets: tuple[int, ...], figures: Mapping[str, tuple[float, ...]]) -> list[Row]:
+def _grid(table: str, model: str, budgets: tuple[int, ...], numbers: Mapping[str, tuple[float, ...]]) -> list[Row]:
     cells = [(stream, budget) for stream in _STREAMS for budget in budgets]
     return [
-        _row(table, model, stream, budget, policy, solved)
-        for policy, values in figures.items()
-        for (stream, budget), solved in zip(cells, values, strict=True)
+        _row(table, model, stream, budget, policy, correct)
+        for policy, values in numbers.items()
+        for (stream, budget), correct in zip(cells, values, strict=True)
     ]
 
 
-def _row(table: str, model: str, stream: str, budget: int, policy: str, solved: float) -> Row:
+def _row(table: str, model: str, stream: str, budget: int, policy: str, correct: float) -> Row:
     return {
         "table": table,
         "model": model,
@@ -126,6 +126,6 @@ def _row(table: str, model: str, stream: str, budget: int, policy: str, solved: 
         "budget": budget,
         "policy": policy,
         "accounting": "reserved",
-        "solved": solved,
+        "solved": correct,
         "source": "paper",
     }

@@ -1,8 +1,8 @@
 """Pools: the recorded answers of one model as arrays, each question with a forecast that has not seen it.
 
-A greedy answer is the same at every limit up to where it ends, so replaying a trace at a smaller limit is
-exact. An answer that was cut, in the recording or by the pool's cap, solved nothing, and how long it would
-have become nobody knows: it counts as one that would use up whatever it is granted, up to the cap.
+A greedy answer is the same under every limit, up to where it is truncated, so a trace can be simulated exactly at any
+smaller limit. An answer that was truncated, in the recording or by the pool's cap, counts as not correct, and its full
+length is unknown: it is treated as one that uses whatever it is granted, up to the cap.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from shadowprice.forecast.splits import folds, question_key
 from shadowprice.forecast.text import TextForecaster
 from shadowprice.types import Forecast, Request, Trace
 
-Question: TypeAlias = "Sequence[Trace]"  # everything one model answered to it, first answer first
+Question: TypeAlias = "Sequence[Trace]"  # all answers of one model to it, in the order of their samples
 Mask: TypeAlias = NDArray[np.bool_]
 
 TIERS = ("easy", "moderate", "hard", "very hard")
-# The paper's tables 6 and 7; names without signs, case, and "test" or "train".
+# The paper's tables 6 and 7. Names in lower case, without punctuation and a final "test" or "train".
 DATASET_TIERS = {
     "gsm8k": 0,
     "math": 1,
@@ -40,18 +40,18 @@ DATASET_TIERS = {
     "minerva": 3,
     "minervamath": 3,
 }
-FEWEST = 40  # questions: with fewer there is nothing to draw streams from, or to train on what is left
+FEWEST = 40  # questions: fewer are not enough to draw streams from, or to cross-fit forecasts on
 _FOLDS = 5
-_LONGEST = 2**40  # tokens: beyond it a number is no length
+_LONGEST = 2**40  # tokens of an answer; larger numbers are invalid
 
 
 @dataclass(frozen=True, eq=False)
 class Recorded:
-    """What one model answered. One row per question; where there are several answers to it, the first.
+    """The answers of one model. Arrays have one entry per question, for its first answer.
 
-    length     tokens of the answer, at least 1; the cap where it was cut
-    correct    right, and not cut
-    truncated  cut, in the recording or by the cap
+    length     tokens of the answer, at least 1; the cap where it was truncated
+    correct    graded as correct, and not truncated
+    truncated  in the recording or by the cap
     """
 
     model: str
@@ -80,9 +80,9 @@ class Recorded:
 
     @cached_property
     def under_cap(self) -> list[Trace]:
-        """The first answers as they are under the cap."""
+        """The first answers, limited to the cap."""
         columns = zip(self.first, self.length, self.truncated, self.correct, strict=True)
-        return [replace(t, tokens=int(n), truncated=bool(cut), correct=bool(right)) for t, n, cut, right in columns]
+        return [replace(t, tokens=int(n), truncated=bool(cut), correct=bool(ok)) for t, n, cut, ok in columns]
 
     @cached_property
     def median(self) -> float:
@@ -90,7 +90,7 @@ class Recorded:
 
     @cached_property
     def tier(self) -> NDArray[np.intp]:
-        """An index into TIERS: the paper's where it names all datasets, and more than one tier of them."""
+        """Indices into TIERS: by dataset if the paper has all of them in two tiers or more, else by true length."""
         named = _named_tiers(self.first)
         if named is not None:
             return named
@@ -119,9 +119,9 @@ def _named_tiers(traces: Sequence[Trace]) -> NDArray[np.intp] | None:
 
 
 def recorded(traces: Iterable[Trace], cap: int | None = None) -> list[Recorded]:
-    """The graded traces, by model and question; the model with most questions first.
+    """The graded traces by model and question, the model with the most questions first.
 
-    Without a cap it is the largest limit any answer was recorded under, as far as the traces tell.
+    The default cap is the largest limit or length in a model's traces.
     """
     found: dict[str, dict[tuple[str, str, str], list[Trace]]] = {}
     for trace in traces:
@@ -135,14 +135,14 @@ def recorded(traces: Iterable[Trace], cap: int | None = None) -> list[Recorded]:
         answers = [sorted(each, key=lambda trace: trace.sample) for each in questions.values()]
         largest = max(max(trace.tokens, trace.max_tokens or 1, 1) for each in answers for trace in each)
         pools.append(Recorded(model, largest if cap is None else cap, answers))
-    return sorted(pools, key=lambda pool: -len(pool))  # stable: at ties, as they came
+    return sorted(pools, key=lambda pool: -len(pool))  # stable: ties stay in the order of the traces
 
 
 def make_pool(recorded: Recorded, forecaster: Forecaster | None = None, *, calibrate: int = 0, about: str = "") -> Pool:
-    """With a forecaster, its forecasts; else each question's are learnt from the other questions.
+    """A pool with the forecasts of `forecaster`; without one, each question's forecast is learned from the others.
 
-    `calibrate` questions are drawn and left out of the pool, and the forecaster is adapted to them.
-    `about` says where the forecaster comes from.
+    calibrate  this many questions are drawn and left out of the pool, and the forecaster is adapted to them
+    about      says where the forecaster comes from
     """
     model, cap, questions = recorded.model, recorded.cap, recorded.questions
     if len(questions) - calibrate < FEWEST:
@@ -153,7 +153,7 @@ def make_pool(recorded: Recorded, forecaster: Forecaster | None = None, *, calib
         )
     if forecaster is None:
         if calibrate:
-            raise InputError("--calibrate: there is no forecaster to adapt", fix="give --train or --forecaster")
+            raise InputError("--calibrate: no forecaster to adapt", fix="give --train or --forecaster")
         return Pool(model, cap, questions, cross_fitted(questions, cap), "cross-fitted by question, 5 folds")
     if calibrate:
         chosen: list[int] = np.random.default_rng(0).permutation(len(questions))[:calibrate].tolist()
@@ -165,7 +165,10 @@ def make_pool(recorded: Recorded, forecaster: Forecaster | None = None, *, calib
 
 
 def trained_without(train: Sequence[Trace], asked: Iterable[Recorded]) -> tuple[TextForecaster, int]:
-    """A forecaster trained on traces of questions that nobody is asked, under the cap of the first; and on how many."""
+    """A forecaster trained on the traces of all questions that are not `asked`, and the number of these traces.
+
+    Traces are limited to the cap of the first pool.
+    """
     pools = list(asked)
     hidden = {question_key(question[0].prompt) for pool in pools for question in pool.questions}
     kept = [_under(trace, pools[0].cap) for trace in train if question_key(trace.prompt) not in hidden]
@@ -175,7 +178,7 @@ def trained_without(train: Sequence[Trace], asked: Iterable[Recorded]) -> tuple[
 
 
 def cross_fitted(questions: Sequence[Question], cap: int) -> Forecast:
-    """Forecasts for each fifth of the questions, learnt from the other four."""
+    """Forecasts for each fifth of the questions, learned from the other four."""
     seen: dict[str, int] = {}
     number = np.array([seen.setdefault(question_key(q[0].prompt), len(seen)) for q in questions], dtype=np.intp)
     fold = folds(number, _FOLDS)
@@ -194,7 +197,7 @@ def _queries(questions: Sequence[Question]) -> list[Request]:
 
 
 def _under(trace: Trace, cap: int) -> Trace:
-    """The trace as it would have been recorded under the cap; an empty answer counts as one token."""
+    """The trace as it would be recorded with the cap as limit; an empty answer counts as one token."""
     if trace.tokens > cap:
         return replace(trace, tokens=cap, truncated=True, correct=False)
     return trace if trace.tokens else replace(trace, tokens=1)

@@ -1,4 +1,4 @@
-"""From traces to results: which model, which forecasts, all experiments, and what they were made from."""
+"""From traces to results: models, forecasts, all experiments, and a record of what they were made from."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SEEDS, QUICK_SEEDS = 5, 2
 
 @dataclass(frozen=True)
 class Config:
-    """What a caller may choose; the defaults are the paper's, as far as the traces allow."""
+    """The options of a reproduction; the defaults are the paper's, as far as the traces allow."""
 
     model: str = ""
     cap: int | None = None
@@ -48,14 +48,14 @@ def reproduce(
     tell: Callable[[int, int, str], None] = lambda done, of, what: None,
     about: Mapping[str, Any] | None = None,
 ) -> Results:
-    """All tables. `about` is kept in the results' meta: the command, files and their hashes."""
+    """All tables. `about` is added to the meta of the results: the command, files and their hashes."""
     steps = len(EXPERIMENTS) + 1
     tell(0, steps, "forecasts")
     streams = known("stream", config.streams, list(STREAMS))
     policies = known("policy", config.policies, list(WAYS))
     seeds = config.seeds or (QUICK_SEEDS if config.quick else SEEDS)
     models = _models(traces, config)
-    budgets_of(models[0].median, config.budgets)  # a budget that is none is told before the work begins
+    budgets_of(models[0].median, config.budgets)  # an invalid budget is an error before the work begins
     pools = _pools(models, train, forecaster, config.calibrate)
     budgets = budgets_of(pools[0].median, config.budgets)
     lab = Lab(pools, models, streams, budgets, policies, seeds, quick=config.quick)
@@ -67,13 +67,13 @@ def reproduce(
 
 
 def _models(traces: Sequence[Trace], config: Config) -> list[Recorded]:
-    """What was recorded of each model, the one asked for first."""
+    """The recorded answers of each model, the selected one first."""
     if config.cap is not None and config.cap < 1:
-        raise InputError(f"--cap {config.cap} is no limit", fix="give at least 1")
+        raise InputError(f"--cap {config.cap} is not a limit", fix="give at least 1")
     models = recorded(traces, config.cap)
     if not models:
-        told = f"none of the {len(traces):,} traces is graded" if traces else "no traces"
-        raise InputError(told, fix='every line needs "correct": true or false')
+        problem = f"none of the {len(traces):,} traces is graded" if traces else "no traces"
+        raise InputError(problem, fix='every line needs "correct": true or false')
     if config.model:
         names = [each.model for each in models]
         first = known("model", [config.model], names)[0]
@@ -84,10 +84,10 @@ def _models(traces: Sequence[Trace], config: Config) -> list[Recorded]:
 def _pools(
     models: Sequence[Recorded], train: Sequence[Trace], forecaster: Forecaster | None, calibrate: int
 ) -> list[Pool]:
-    """With forecasts: the first model, and the next that has questions enough."""
+    """With forecasts: the first model, and the next one with enough questions."""
     if calibrate < 0:
-        raise InputError(f"--calibrate {calibrate} is no number of questions", fix="give 0 or more")
-    about = "the forecaster given; what it was trained on is for its owner to know"
+        raise InputError(f"--calibrate {calibrate} is not a number of questions", fix="give 0 or more")
+    about = "of the forecaster given; make sure that it was not trained on these questions"
     if train:
         forecaster, used = trained_without(train, models)
         about = f"trained on {used:,} traces of other questions"
@@ -122,23 +122,25 @@ def _meta(lab: Lab, left_out: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _notes(traces: Sequence[Trace], models: Sequence[Recorded], pool: Pool) -> list[str]:
-    """What a reader must know of the data, or would ask about."""
-    notes = ["tale: traces hold no teacher's estimates; on the forecast it is `proportional`"]
+    """What a reader has to know about the data."""
+    notes = [
+        "tale is left out: traces hold no estimates of a teacher; with the forecast in their place it is `proportional`"
+    ]
     if ungraded := sum(trace.correct is None for trace in traces):
-        notes.append(f"{ungraded:,} traces without a grade are left out")
+        notes.append(f"{ungraded:,} traces are not graded and left out")
     early = sum(trace.truncated and trace.tokens < pool.cap for trace in pool.first)
     if early:
         notes.append(
-            f"{early:,} answers were cut below the cap of {pool.cap:,}: they count as running up to it, unsolved"
+            f"{early:,} answers were truncated below the cap of {pool.cap:,}: they count as that long, and not correct"
         )
     if late := sum(trace.tokens > pool.cap for trace in pool.first):
-        notes.append(f"{late:,} answers are longer than the cap of {pool.cap:,}: they count as cut there, unsolved")
+        notes.append(f"{late:,} answers are longer than the cap of {pool.cap:,}: they count as truncated, not correct")
     several = sum(len(question) > 1 for question in pool.questions)
     if several:
-        notes.append(f"{several:,} questions have several answers: the first is replayed, all are there for best of K")
+        notes.append(f"{several:,} questions have several answers: the first is used, and all of them for best of K")
     if len(models) > 2:
-        notes.append(f"{len(models)} models in the traces; compared are {pool.model} and the next largest")
+        notes.append(f"{len(models)} models in the traces: compared are {pool.model} and the next largest")
     repeated = len(pool) - len({trace.prompt for trace in pool.first})
     if repeated:
-        notes.append(f"{repeated:,} questions are asked more than once, under other names")
+        notes.append(f"{repeated:,} questions repeat another one under a different id")
     return notes

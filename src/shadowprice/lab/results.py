@@ -1,18 +1,22 @@
-"""Results: every row of every table, and what they were made from. Kept as JSON, and as CSV by table.
+"""Results: every row of every table, and what they were made from. Written as JSON, and as one CSV file per table.
 
-A row is flat. Comparisons have
+A row is flat. Comparisons have these columns:
 
-    table, model, stream, budget, policy, accounting, source (ours, or the paper's own figure)
-    solved, ci_low, ci_high               percent of the queries
-    gain, gain_low, gain_high             points over uniform in the same accounting
-    finished, cut, abandoned              percent of the queries
+    table, model, stream, budget, policy
+    accounting                            reserved, reclaimed (reserved, and cleared again), metered
+    reclaim                               whether the accounting is reclaimed
+    source                                ours, or the paper's own number
+    command                               runs the same policy; empty for hindsight, which cannot be run
+    solved, ci_low, ci_high               percent of the queries that were answered correctly
+    gain, gain_low, gain_high             points over uniform, see `compare`
+    finished, cut, abandoned              percent of the queries; cut: truncated, abandoned: declined
     budget, tokens_granted, tokens_spent  tokens per query, mean over the stream and the seeds
-    tokens_cut, tokens_wrong              of those spent: on answers that were cut, that came out wrong
+    tokens_cut, tokens_wrong              the part of tokens_spent in truncated and in wrong answers
     budget_times_median                   the budget in median lengths of the pool
     price                                 utility per token, of policies that set one; mean over the seeds
     queries, seeds
 
-Other tables have columns of their own. `queries` is one cell looked at query by query.
+Other tables have their own columns. `queries` holds one cell query by query.
 """
 
 from __future__ import annotations
@@ -33,7 +37,7 @@ from shadowprice.formats.files import replacing
 from shadowprice.lab.compare import Row
 
 _FILE = "results.json"
-_DIGITS = 6  # significant; more would show where sums are taken in another order
+_DIGITS = 6  # significant; later ones depend on the order in which a machine adds
 
 
 @dataclass(frozen=True)
@@ -50,14 +54,14 @@ class Results:
         return list(dict.fromkeys(row["table"] for row in self.rows))
 
     def write(self, folder: str | os.PathLike[str]) -> list[Path]:
-        """results.json and tables/NAME.csv; returns what was written."""
+        """Writes results.json and tables/NAME.csv; returns their paths."""
         place = Path(folder)
         tables = {name: self.table(name) for name in self.tables} | ({"queries": self.queries} if self.queries else {})
         paths = [place / _FILE, *(place / "tables" / f"{name}.csv" for name in tables)]
         try:
             (place / "tables").mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise InputError(f"cannot be made: {error.strerror}", path=folder, fix="choose another folder") from None
+            raise InputError(f"cannot be created: {error.strerror}", path=folder, fix="choose another folder") from None
         with replacing(paths) as files:
             record = {"rows": self.rows, "meta": self.meta, "queries": self.queries}
             files[0].write(orjson.dumps(_plain(record), option=orjson.OPT_APPEND_NEWLINE))
@@ -74,23 +78,23 @@ class Results:
             if not (isinstance(meta, dict) and all(isinstance(row, dict) and "table" in row for row in rows)):
                 raise TypeError
         except FileNotFoundError:
-            raise InputError(f"holds no {_FILE}", path=folder, fix="name a folder made by `reproduce`") from None
+            raise InputError(f"holds no {_FILE}", path=folder, fix="give a folder made by `reproduce`") from None
         except (ValueError, TypeError, KeyError):
-            raise InputError("damaged: not what `reproduce` writes", path=path, fix="make it again") from None
+            raise InputError("damaged: not what `reproduce` writes", path=path, fix="run `reproduce` again") from None
         return cls(rows, meta, queries)
 
 
 def refuse_other_content(folder: str | os.PathLike[str]) -> None:
-    """Results may take the place of results, and of nothing else."""
+    """Results may replace earlier results, and nothing else."""
     place = Path(folder)
     if place.exists() and not place.is_dir():
-        raise InputError("is not a folder", path=folder, fix="name a folder to write to")
+        raise InputError("is not a folder", path=folder, fix="give a folder to write to")
     if place.is_dir() and any(place.iterdir()) and not (place / _FILE).exists():
-        raise InputError("holds something else than results", path=folder, fix="name a new folder")
+        raise InputError("holds files that are not results", path=folder, fix="give a new folder")
 
 
 def _plain(value: Any) -> Any:
-    """As JSON knows it: no NaN, no infinity, no NumPy, and no digits that mean nothing."""
+    """In types that JSON has: no NaN, infinity or NumPy types; floats with their significant digits only."""
     if isinstance(value, Mapping):
         return {str(name): _plain(each) for name, each in value.items()}
     if isinstance(value, list | tuple):

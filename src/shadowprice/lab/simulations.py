@@ -1,19 +1,22 @@
-"""What a policy gives on recorded answers: the schedulers of `run`, driven by the simulator.
+"""What a policy achieves on recorded answers: the schedulers of `run`, driven by the simulator.
 
-Exact for greedy decoding, where a smaller limit cuts the same answer short. A row of a table is a `Way`: a scheduler
-configuration, and the command that runs the same. Ways of hindsight cannot be run: they know the answers beforehand.
+Exact for greedy decoding, where a smaller limit truncates the same answer earlier. A row of a table is a `Way`: a
+scheduler configuration, with the command that runs it. Hindsight has no command: it needs to know the answers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.engine import HINDSIGHT, Settings, make_scheduler
+from shadowprice.engine.bulk import simulate_lengths
+from shadowprice.engine.metered import Metered
+from shadowprice.engine.reserved import Reserved
 from shadowprice.engine.scheduler import Work
 from shadowprice.engine.simulate import simulate
 from shadowprice.lab.pools import Mask, Pool
@@ -21,7 +24,9 @@ from shadowprice.market import allocate
 from shadowprice.types import Completion, Forecast, Request
 
 Tokens: TypeAlias = NDArray[np.int64]
-# reserved: one clearing, as in the paper; reclaimed: cleared again for what was not used; metered: see engine
+# reserved   one clearing, as in the paper
+# reclaimed  the same, and cleared again for what was not used: the default of `run`
+# metered    tokens count when they are generated
 Accounting: TypeAlias = Literal["reserved", "reclaimed", "metered"]
 
 
@@ -33,25 +38,30 @@ class Way:
     accounting: Accounting
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
-    def settings(self, max_tokens: int | None = None) -> Settings:
+    def settings(self, queries: Queries) -> Settings:
+        attempts = queries.attempts
         return Settings(
             policy=self.policy,
             accounting="metered" if self.accounting == "metered" else "reserved",
             reclaim=self.accounting != "reserved",
             options=self.options,
-            max_tokens=max_tokens,
+            max_tokens=queries.cap if attempts is None else attempts.cap,
+            samples=1 if attempts is None else attempts.length.shape[1],
             concurrency=1,
         )
 
-    def command(self, budget: str) -> str:
-        """The command line that runs the same; empty where there is none."""
-        return self.settings().command(budget)
+    def command(self, queries: Queries, budget: int) -> str:
+        """The command line that does the same with requests like these; empty for hindsight."""
+        if self.policy in HINDSIGHT:
+            return ""
+        gold = "" if queries.attempts is None else " --gold GOLD"  # a correct attempt stops the others
+        return f"{self.settings(queries).command(f'{budget}/query')}{gold} --base-url URL"
 
 
-# Who is compared, and in which accounting. Grants of hindsight are used to the last token, so that what they reach is
-# the same in all of them, and nobody reaches more in any. Traces hold no teacher's estimates: `tale` is left out.
+# What is compared, and in which accountings. Hindsight grants no token that is not used, so its results are the same
+# in all of them, and an upper bound in each. Traces hold no estimates of a teacher: `tale` is left out.
 WAYS: dict[str, tuple[Accounting, ...]] = {
-    "uniform": ("reserved", "metered"),  # it declines nobody, so that nobody is there to reclaim for
+    "uniform": ("reserved", "metered"),  # it declines nobody: there is nobody to reclaim tokens for
     "proportional": ("reserved", "metered"),
     "heuristic": ("reserved",),
     "auction": ("reserved",),
@@ -68,7 +78,8 @@ PRACTICAL = tuple(name for name in WAYS if name not in HINDSIGHT)
 
 @dataclass(frozen=True, eq=False)
 class Attempts:
-    """Several answers to every query, one row each, in the order in which they are tried; each is cut at `cap`."""
+    """Several answers to every query, one row per query, in the order in which they are tried; each has at most `cap`
+    tokens."""
 
     length: Tokens
     ended: Mask
@@ -77,7 +88,7 @@ class Attempts:
 
     @property
     def tokens(self) -> Tokens:
-        """What a query needs: the attempts up to the first that is correct."""
+        """What a query needs: the lengths of its attempts up to the first correct one."""
         first = np.where(self.correct.any(axis=1), self.correct.argmax(axis=1), self.length.shape[1] - 1)
         total: Tokens = np.cumsum(self.length, axis=1)[np.arange(first.size), first]
         return total
@@ -85,14 +96,14 @@ class Attempts:
 
 @dataclass(frozen=True, eq=False)
 class Queries:
-    """Some queries of a pool: what is forecast of them, and what is true."""
+    """Some queries of a pool: their forecasts, and what is true."""
 
     forecast: Forecast
     length: Tokens
     correct: Mask
     truncated: Mask
     cap: int
-    attempts: Attempts | None = None  # where a query may have several
+    attempts: Attempts | None = None  # where a query has several
 
     @classmethod
     def of(cls, pool: Pool, places: NDArray[np.intp]) -> Queries:
@@ -106,41 +117,31 @@ class Queries:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What became of each query. `granted` is the most it was ever allowed; 0: declined."""
+    """The outcome of each query. `granted` is the most it was ever allowed; 0 means declined."""
 
     granted: Tokens
     spent: Tokens
-    finished: Mask  # the answer is complete
-    solved: Mask  # and correct
+    finished: Mask
+    correct: Mask  # finished, and correct
     price: float | None = None
 
 
 def run_way(way: Way, queries: Queries, budget: int) -> Outcome:
-    """What becomes of the queries under a budget of tokens."""
+    """The outcomes of the queries under a budget of tokens."""
     if way.policy in HINDSIGHT:
         return _with_hindsight(way.policy, queries, budget)
     if queries.attempts is not None:
         return _best_of(way, queries, queries.attempts, budget)
-    ends = np.where(queries.truncated, queries.cap + 1, queries.length).tolist()
-
-    def answer(work: Work) -> Completion:
-        left = ends[work.place] - (work.so_far.tokens if work.so_far else 0)
-        if left <= work.grant:
-            return Completion("", left, "stop", "server")
-        return Completion("", work.grant, "length", "server")
-
-    scheduler = make_scheduler(way.settings(queries.cap))
+    ends = np.where(queries.truncated, queries.cap + 1, queries.length)
+    scheduler = make_scheduler(way.settings(queries))
+    assert isinstance(scheduler, Reserved | Metered)
     scheduler.add([_REQUEST] * len(queries), queries.forecast)
-    done = simulate(scheduler, answer, budget)
-    granted, spent = [0] * len(queries), [0] * len(queries)
-    for work in done.work:
-        granted[work.place] = work.grant + (work.so_far.tokens if work.so_far else 0)
-        spent[work.place] = min(granted[work.place], ends[work.place])
-    return _outcome(queries, np.array(granted), np.array(spent), scheduler.price)
+    served = simulate_lengths(scheduler, ends, budget, queries.cap)
+    return _outcome(queries, served.granted, served.generated, scheduler.price)
 
 
 def _best_of(way: Way, queries: Queries, attempts: Attempts, budget: int) -> Outcome:
-    """The same where several attempts share a grant, and a correct one stops the rest."""
+    """The same where several attempts share a grant, and a correct one stops the others."""
     length, ended, correct = attempts.length.tolist(), attempts.ended.tolist(), attempts.correct.tolist()
 
     def answer(work: Work) -> Completion:
@@ -148,21 +149,20 @@ def _best_of(way: Way, queries: Queries, attempts: Attempts, budget: int) -> Out
         whole = ended[work.place][work.sample] and tokens == length[work.place][work.sample]
         return Completion("", tokens, "stop" if whole else "length", "server")
 
-    settings = replace(way.settings(attempts.cap), samples=attempts.length.shape[1])
-    scheduler = make_scheduler(settings)
+    scheduler = make_scheduler(way.settings(queries))
     scheduler.add([_REQUEST] * len(queries), queries.forecast)
     done = simulate(scheduler, answer, budget, correct=lambda work, found: correct[work.place][work.sample])
     granted, spent = np.zeros(len(queries), dtype=np.int64), np.zeros(len(queries), dtype=np.int64)
-    solved, finished = np.zeros(len(queries), dtype=bool), np.zeros(len(queries), dtype=bool)
+    finished, found_correct = np.zeros(len(queries), dtype=bool), np.zeros(len(queries), dtype=bool)
     for work, found in zip(done.work, done.found, strict=True):
         granted[work.place] = max(granted[work.place], spent[work.place] + work.grant)
         spent[work.place] += found.tokens
         finished[work.place] |= found.finish == "stop"
-        solved[work.place] |= found.finish == "stop" and correct[work.place][work.sample]
-    return Outcome(granted, spent, finished, solved, scheduler.price)
+        found_correct[work.place] |= found.finish == "stop" and correct[work.place][work.sample]
+    return Outcome(granted, spent, finished, found_correct, scheduler.price)
 
 
-_REQUEST = Request("", "")  # nobody reads it: queries are known by their place
+_REQUEST = Request("", "")  # its text is not used: queries are identified by their place
 
 
 def _with_hindsight(policy: str, queries: Queries, budget: int) -> Outcome:

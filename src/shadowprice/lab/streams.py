@@ -1,6 +1,6 @@
 """Streams: mixes of easy and hard queries, drawn from a pool.
 
-The paper names four streams of 500 queries but not what they are made of. Here:
+The paper names four streams of 500 queries but does not say how they are mixed. Here:
 
                  easy   moderate   hard   very hard
     balanced      25%        25%    25%         25%
@@ -8,9 +8,9 @@ The paper names four streams of 500 queries but not what they are made of. Here:
     mostly-hard    5%        10%    25%         60%
     u-shaped      40%        10%    10%         40%
 
-A tier that a pool does not have leaves its share to the nearest tier it has, the easier one of two. (The
-paper's own evaluation pool has no easy tier either: GSM8K is for training.) Nobody is drawn twice unless a
-tier has fewer questions than its share: then everyone is in before anyone is in again.
+The share of a tier that a pool does not have goes to the nearest tier it has, the easier one of two. (The paper's own
+evaluation pool has no easy tier either: GSM8K is used for training.) No question is drawn twice unless a tier has
+fewer questions than its share: then every question is drawn once before any is drawn again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ QUERIES = 500
 
 
 def draw(pool: Pool, stream: str, n: int, seed: int) -> NDArray[np.intp]:
-    """Places in the pool, n of them in random order; the same for the same seed."""
+    """n places in the pool, in random order; the same for the same seed."""
     random = np.random.default_rng([seed, *stream.encode()])
     chosen = []
     for tier, count in enumerate(counts(pool, stream, n)):
@@ -41,10 +41,10 @@ def draw(pool: Pool, stream: str, n: int, seed: int) -> NDArray[np.intp]:
 
 
 def counts(pool: Pool, stream: str, n: int) -> list[int]:
-    """How many queries of each tier; they add up to n."""
-    there = np.unique(pool.tier)
+    """The number of queries of each tier; they add up to n."""
+    present = np.unique(pool.tier)
     share = np.zeros(len(TIERS))
     for tier, part in enumerate(STREAMS[stream]):
-        share[there[np.argmin(np.abs(there - tier))]] += part
+        share[present[np.argmin(np.abs(present - tier))]] += part
     edges = np.round(np.cumsum(share) * n).astype(int)
     return [int(count) for count in np.diff(edges, prepend=0)]

@@ -1,4 +1,4 @@
-"""What happens along a line: more budget, another decay rate, another velocity, a worse forecast."""
+"""Results along a line: budget, decay rate, velocity, noise on the forecasts. And where the budget went."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def scarce_median_ample(lab: Lab) -> list[int]:
 
 
 def frontier(lab: Lab) -> list[Row]:
-    """Solved against tokens spent, with what hindsight reaches; on one stream."""
+    """Percent correct against tokens spent, with hindsight; on one stream."""
     return compare(
         "frontier",
         lab.pool,
@@ -43,7 +43,7 @@ def frontier(lab: Lab) -> list[Row]:
 
 
 def phase_transition(lab: Lab) -> list[Row]:
-    """Figure 5: solved and abandoned against the budget."""
+    """Figure 5: correct and declined against the budget."""
     return compare(
         "phase_transition",
         lab.pool,
@@ -57,8 +57,9 @@ def phase_transition(lab: Lab) -> list[Row]:
 
 def beta(lab: Lab) -> list[Row]:
     """Figure 7: fixed decay rates against the one that adapts to the budget (eq. 16)."""
-    fixed = np.geomspace(0.01 / lab.pool.median, 1.0, lab.some(16, 8))
-    rows = [{**row, "beta": float(rate), "adaptive": False} for rate in fixed for row in _clear(lab, "beta", beta=rate)]
+    rates = np.geomspace(0.01 / lab.pool.median, 1.0, lab.some(16, 8))
+    fixed = [float(f"{rate:.3g}") for rate in rates]  # as short as the commands that set them
+    rows = [{**row, "beta": rate, "adaptive": False} for rate in fixed for row in _clear(lab, "beta", beta=rate)]
     for row in _clear(lab, "beta"):
         surplus = row["budget"] - float(lab.pool.forecast.tokens.mean())
         rows.append({**row, "beta": 1 / max(1e-6, surplus), "adaptive": True})
@@ -66,7 +67,7 @@ def beta(lab: Lab) -> list[Row]:
 
 
 def alpha(lab: Lab) -> list[Row]:
-    """Figure 8: the price scales with alpha, the grants do not move."""
+    """Figure 8: the price scales with alpha, the grants do not change."""
     return [{**row, "alpha": velocity} for velocity in _ALPHAS for row in _clear(lab, "alpha", alpha=velocity)]
 
 
@@ -84,7 +85,7 @@ def _clear(lab: Lab, table: str, **options: float) -> list[Row]:
 
 
 def noise(lab: Lab) -> list[Row]:
-    """Figure 11: forecasts multiplied by exp(sigma z). Every draw has a stream and a noise of its own."""
+    """Figure 11: forecasts multiplied by exp(sigma z). Every draw has its own stream and its own noise."""
     draws, pool = lab.some(30, 6), lab.pool
     n = min(lab.queries, len(pool))
     places = [draw(pool, lab.stream, n, seed) for seed in range(draws)]
@@ -95,7 +96,7 @@ def noise(lab: Lab) -> list[Row]:
         facts = {"table": "noise", "model": pool.model, "stream": lab.stream, "noise": sigma}
         rows += compare_drawn(
             facts,
-            replace(drawn, queries=[_disturbed(some, sigma, seed) for seed, some in enumerate(drawn.queries)]),
+            replace(drawn, queries=[_with_noise(some, sigma, seed) for seed, some in enumerate(drawn.queries)]),
             pool.median,
             budgets=budgets,
             policies={"uniform": ["reserved"], "clear": ["reserved"]},
@@ -103,15 +104,15 @@ def noise(lab: Lab) -> list[Row]:
     return rows
 
 
-def _disturbed(queries: Queries, sigma: float, seed: int) -> Queries:
-    """The same draw at every sigma, so that only its size differs."""
+def _with_noise(queries: Queries, sigma: float, seed: int) -> Queries:
+    """The same z at every sigma, so that only the size of the noise differs."""
     z = np.random.default_rng([seed, 11]).standard_normal(len(queries))
     tokens = np.clip(queries.forecast.tokens * np.exp(sigma * z), 1.0, 2.0**40)
     return replace(queries, forecast=Forecast(tokens))
 
 
 def waterfall(lab: Lab) -> list[Row]:
-    """Where the budget went: tokens of a whole stream, from the rows of the main table."""
+    """Where the budget went: the tokens of a whole stream, from the rows of the main table."""
     budget = scarce_budget(lab)
     return [
         {
@@ -121,6 +122,7 @@ def waterfall(lab: Lab) -> list[Row]:
             "budget": budget,
             "policy": row["policy"],
             "accounting": row["accounting"],
+            "reclaim": row["reclaim"],
             **_parts(row),
         }
         for row in _main_rows(lab.found)
@@ -139,7 +141,7 @@ def _main_rows(rows: Sequence[Row]) -> list[Row]:
 
 def _parts(row: Row) -> Row:
     n, spent = row["queries"], row["tokens_spent"]
-    unused = row["tokens_granted"] - spent if row["accounting"] == "reserved" else 0.0  # metered: it flowed back
+    unused = row["tokens_granted"] - spent if row["accounting"] == "reserved" else 0.0  # else it was granted again
     return {
         "tokens": n * row["budget"],
         "unused": round(n * unused),

@@ -1,4 +1,4 @@
-"""The paper's tables: main comparison, second model, code, structural variants, datasets."""
+"""The paper's tables: main comparison, second model, best of K for code, structural variants, datasets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shadowprice.lab.pools import FEWEST, TIERS, Pool, Question, Recorded, make_
 from shadowprice.lab.simulations import Accounting, Attempts, Queries
 
 ATTEMPTS = 4  # the paper's K
-ATTEMPT_CAP = 1024  # and its B
+ATTEMPT_CAP = 1024  # tokens of one attempt: the paper's B
 _BASELINES = ("uniform", "proportional", "clear", "expected", "oracle", "clairvoyant")
 
 
@@ -35,7 +35,7 @@ def second_model(lab: Lab) -> list[Row]:
 
 
 def variants(lab: Lab) -> list[Row]:
-    """Table 3. Where tokens are scarce eq. 16 makes every curve a step, and they cannot differ."""
+    """Table 3. Where tokens are scarce eq. 16 makes every curve a step, so the variants cannot differ."""
     policies: dict[str, list[Accounting]] = {
         name: ["reserved"] for name in ("uniform", "clear", "triangular", "quadratic")
     }
@@ -90,15 +90,14 @@ def _compare(
 
 
 def code_best_of_k(lab: Lab) -> list[Row]:
-    """Table 2. A query's grant is shared by its K attempts, in turn; one that passes stops the rest.
+    """Table 2. The K attempts of a query share its grant, one after another; a correct one stops the others.
 
-    So a query needs the tokens of its attempts up to the first that passes, each cut at the attempt's own
-    cap, and the forecast is of that, cross-fitted. Every seed takes other attempts of each question, and
-    all questions once.
+    So a query needs the tokens of its attempts up to the first correct one, each limited to the attempt's own cap;
+    that is what the cross-fitted forecasts are of. Every stream has all questions once; a seed chooses the attempts.
     """
     rows: list[Row] = []
     policies = {
-        name: [each for each in accountings if each != "metered"]  # an index is for one answer
+        name: [each for each in accountings if each != "metered"]  # metered accounting has one answer per query
         for name, accountings in lab.accountings(*_BASELINES).items()
     }
     for pool in lab.models:
@@ -125,7 +124,7 @@ def _one_name(questions: Sequence[Question]) -> str:
 
 
 def best_of_k(pool: Recorded, questions: Sequence[Question], seed: int) -> Queries:
-    """The queries of a stream in which K attempts share a grant; forecasts are of what the attempts take together."""
+    """Queries with K attempts each; lengths and forecasts are of the attempts together."""
     random = np.random.default_rng(seed)
     cap = min(ATTEMPT_CAP, pool.cap)
     chosen = [[question[i] for i in random.permutation(len(question))[:ATTEMPTS].tolist()] for question in questions]
@@ -134,8 +133,8 @@ def best_of_k(pool: Recorded, questions: Sequence[Question], seed: int) -> Queri
     attempts = Attempts(length, ended, ended & np.array([[bool(t.correct) for t in each] for each in chosen]), cap)
     correct = np.any(attempts.correct, axis=1).tolist()
     together = [
-        [replace(each[0], tokens=int(tokens), truncated=False, correct=right)]
-        for each, tokens, right in zip(chosen, attempts.tokens, correct, strict=True)
+        [replace(each[0], tokens=int(tokens), truncated=False, correct=any_correct)]
+        for each, tokens, any_correct in zip(chosen, attempts.tokens, correct, strict=True)
     ]
     whole = make_pool(Recorded(pool.model, ATTEMPTS * cap, together))
     return replace(Queries.of(whole, np.arange(len(chosen))), attempts=attempts)

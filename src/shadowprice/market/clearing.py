@@ -7,7 +7,7 @@ At a price p every query takes its demand (`curve`). For any p >= 0 the Lagrangi
     g(p) = p budget + sum_i max(0, max_t u_i(t) - p t)
 
 is at least the utility of every allocation the budget allows. `Clearing.bound` is g at the
-clearing price, so `bound - utility` is a certificate: nobody can do better by more than that.
+clearing price, so `bound - utility` is a certificate: no allocation is better by more than that.
 
 Total demand falls with the price, but not continuously: when a query's reservation price is
 passed, all its tokens leave at once. If the budget falls into such a jump, no price clears it
@@ -39,7 +39,7 @@ Mask: TypeAlias = NDArray[np.bool_]
 _FINE = 1 << 15
 # How much is tried at a jump: subsets times queries, subsets of at most so many queries, and so many
 # rounds in which what is left over is offered once more.
-_WINDOW, _WIDEST, _OFFERS = 1 << 13, 8, 8
+_WINDOW, _WIDEST, _OFFERS = 1 << 10, 8, 8
 _EXACT = 1e-11  # of the budget: spent to the last digit that matters
 
 

@@ -156,7 +156,8 @@ class ThresholdCurve(Curve):
         past = self.tangent_extension()
         with np.errstate(invalid="ignore"):
             best = self.shape(past) / (self.threshold + past)
-        return self._under_cap(self.threshold + past, np.where(self.threshold > 0, best, self.slope(0.0)))
+        # A threshold of 0, or so small that the tangent is: utility per token is highest at the first token.
+        return self._under_cap(self.threshold + past, np.where(past > 0, best, self.slope(0.0)))
 
     @abstractmethod
     def shape(self, past: Array | float) -> Array:

@@ -153,7 +153,7 @@ class Quadratic(ThresholdCurve):
 
     def tangent_extension(self) -> Array:
         # sqrt(threshold^2 + width threshold) - threshold, without the cancellation
-        with np.errstate(divide="ignore", invalid="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             past = self.width / (1 + np.sqrt(1 + self.width / self.threshold))
         return np.where(self.threshold > 0, past, 0.0)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from shadowprice.lab.compare import Row
-from shadowprice.report.labels import Variant, by_variant
+from shadowprice.report.labels import Variant, by_accounting, by_variant
 from shadowprice.report.render import fixed, signed
 from shadowprice.report.rows import Rows, from_paper, grouped, known, words
 
@@ -55,9 +55,9 @@ def compared(rows: Rows, model: str | None = None) -> tuple[list[Table], list[Ta
 def _table(heading: str, rows: Rows, theirs: Rows) -> Table:
     medians = {row["budget"]: row.get("budget_times_median") for row in rows}
     budgets = sorted(medians)
-    accountings = grouped(rows, "accounting")
+    accountings = by_accounting(rows)
     title = "{} accounting" if len(accountings) > 1 else ""
-    groups = [(title.format(accounting), _lines(some, budgets)) for (accounting,), some in accountings.items()]
+    groups = [(title.format(accounting), _lines(some, budgets)) for accounting, some in accountings.items()]
     paper = (f"the paper's, {theirs[0].get('model')}", _lines(theirs, budgets)) if theirs else None
     return Table(heading, [(budget, medians[budget]) for budget in budgets], groups, paper)
 

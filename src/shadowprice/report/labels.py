@@ -34,8 +34,8 @@ class Variant(NamedTuple):
 
     @classmethod
     def of(cls, row: Row) -> Variant:
-        policy = str(row.get("policy") or "")
-        reclaim = bool(row.get("reclaim")) and row.get("accounting") != "metered"
+        policy, accounting = str(row.get("policy") or ""), row.get("accounting")
+        reclaim = accounting == "reclaimed" or (bool(row.get("reclaim")) and accounting != "metered")
         return cls(_EARLIER_NAMES.get(policy, policy), reclaim)
 
     @property
@@ -61,6 +61,20 @@ class Variant(NamedTuple):
 def row_label(row: Row) -> str:
     """The full label of a row."""
     return Variant.of(row).label(row.get("accounting"))
+
+
+def accounting_of(row: Row) -> str | None:
+    """Reserved or metered: what is reclaimed was reserved before."""
+    accounting: str | None = row.get("accounting")
+    return "reserved" if accounting == "reclaimed" else accounting
+
+
+def by_accounting(rows: Iterable[Row]) -> dict[str | None, list[Row]]:
+    """Rows by `accounting_of`, in the order they come."""
+    groups: dict[str | None, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(accounting_of(row), []).append(row)
+    return groups
 
 
 def by_variant(rows: Iterable[Row]) -> dict[Variant, list[Row]]:

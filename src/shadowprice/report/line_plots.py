@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shadowprice.lab.compare import Row
-from shadowprice.report.labels import Variant, by_variant
+from shadowprice.report.labels import Variant, accounting_of, by_accounting, by_variant
 from shadowprice.report.plot import Plot
 from shadowprice.report.rows import Rows, describe, grouped, known, shorten, words
 from shadowprice.report.style import INK, MUTED, VERMILLION, Look, look, nth
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
 
-CORRECT = "correct, % of queries"
 HEADLINE = ("uniform", "clear", "expected", "index")
 _CURVES = ("triangular", "quadratic")  # too close to CLEAR's own line to be seen: they have a table
 
@@ -34,11 +33,21 @@ def _line(axes: Axes, rows: Rows, x: str, how: Look, label: str, y: str = "solve
     axes.plot(at, [row[y] for row in rows], how.dash, color=how.colour, marker=how.marker, label=label)
 
 
-def _policy_lines(rows: Rows, x: str, axes: Axes) -> None:
-    """Only the most important policies have a band: more than a few cannot be distinguished."""
+def _policies(x: str, label: str, rows: Rows, axes: Axes) -> None:
+    """A line for each. Only the most important have a band: more than a few cannot be distinguished."""
     for variant, some in by_variant(rows).items():
         if variant.policy not in _CURVES:
             _line(axes, some, x, look(variant), variant.label(), band=variant.policy in HEADLINE)
+    if x == "noise":
+        axes.set_xlabel(label)
+    else:
+        token_axis(axes.xaxis, (row[x] for row in rows), label)
+    _percent(axes)
+
+
+def _percent(axes: Axes) -> None:
+    axes.set_ylabel("correct, % of queries")
+    axes.set_ylim(bottom=0)
 
 
 def token_axis(axis: Axis, values: Iterable[float], label: str) -> None:
@@ -66,17 +75,13 @@ def log_scale(axis: Axis) -> None:
 
 
 def frontier(rows: Rows) -> list[Plot]:
-    rows = _one_stream([{**row, "spent": row.get("tokens_spent")} for row in rows])
-
-    def draw(some: Rows, axes: Axes) -> None:
-        _policy_lines(some, "spent", axes)
-        token_axis(axes.xaxis, (row["spent"] for row in some), "tokens spent per query")
-        axes.set_ylabel(CORRECT)
-        axes.set_ylim(bottom=0)
-
+    rows = known(_one_stream(rows), "tokens_spent", "solved")
     return [
-        Plot(f"{words(accounting)} accounting" if accounting else "", partial(draw, some))
-        for (accounting,), some in grouped(known(rows, "spent", "solved"), "accounting").items()
+        Plot(
+            f"{words(accounting)} accounting" if accounting else "",
+            partial(_policies, "tokens_spent", "tokens spent per query", some),
+        )
+        for accounting, some in by_accounting(rows).items()
     ]
 
 
@@ -92,13 +97,8 @@ def per_stream(rows: Rows, draw: Callable[[Rows, Axes], None]) -> list[Plot]:
 
 
 def main(rows: Rows) -> list[Plot]:
-    def draw(some: Rows, axes: Axes) -> None:
-        _policy_lines(some, "budget", axes)
-        token_axis(axes.xaxis, (row["budget"] for row in some), "budget, tokens per query")
-        axes.set_ylabel(CORRECT)
-        axes.set_ylim(bottom=0)
-
-    return per_stream([row for row in rows if row.get("accounting") in (None, "reserved")], draw)
+    reserved = [row for row in rows if accounting_of(row) in (None, "reserved")]
+    return per_stream(reserved, partial(_policies, "budget", "budget, tokens per query"))
 
 
 def phase_transition(rows: Rows) -> list[Plot]:
@@ -120,20 +120,15 @@ def s_curve(rows: Rows) -> list[Plot]:
         for number, ((dataset,), some) in enumerate(grouped(rows, "dataset").items()):
             _line(axes, some, "budget", nth(number), shorten(words(dataset or "all")))
         token_axis(axes.xaxis, (row["budget"] for row in rows), "limit of every answer, tokens")
-        axes.set_ylabel(CORRECT)
-        axes.set_ylim(bottom=0)
+        _percent(axes)
 
     return [Plot("", draw)]
 
 
 def noise(rows: Rows) -> list[Plot]:
-    def draw(some: Rows, axes: Axes) -> None:
-        _policy_lines(some, "noise", axes)
-        axes.set(xlabel="noise added to the forecast, sigma of its log", ylabel=CORRECT)
-        axes.set_ylim(bottom=0)
-
+    label = "noise added to the forecast, sigma of its log"
     return [
-        Plot(describe(stream, budget), partial(draw, some))
+        Plot(describe(stream, budget), partial(_policies, "noise", label, some))
         for (stream, budget), some in grouped(rows, "stream", "budget").items()
     ]
 
@@ -148,27 +143,27 @@ def beta(rows: Rows) -> list[Plot]:
                 at = min(star["beta"], 3 * most)
                 axes.plot(at, star["solved"], "*", color=nth(number).colour, ms=13, mec="white", mew=0.8)
         axes.plot([], [], "*", color=INK, ms=9, label="chosen by CLEAR itself")
-        axes.set(xlabel="decay rate beta, per token", ylabel=CORRECT)
+        axes.set_xlabel("decay rate beta, per token")
         log_scale(axes.xaxis)
-        axes.set_ylim(bottom=0)
+        _percent(axes)
 
     return per_stream(known(rows, "beta"), draw)
 
 
 def alpha(rows: Rows) -> list[Plot]:
-    def draw(field: str, unit: str, axes: Axes) -> None:
+    def draw(field: str, axes: Axes) -> None:
         for number, ((stream, budget), some) in enumerate(grouped(rows, "stream", "budget").items()):
             _line(axes, some, "alpha", nth(number), describe(stream, budget), y=field)
-        axes.set(xlabel="initial velocity alpha, utility per token", ylabel=unit)
+        axes.set(xlabel="initial velocity alpha, utility per token", ylabel="price, utility per token")
         log_scale(axes.xaxis)
         if field == "price":
             log_scale(axes.yaxis)
         else:
-            axes.set_ylim(bottom=0)
+            _percent(axes)
 
-    plots = [Plot("correct: does not change", partial(draw, "solved", CORRECT))]
+    plots = [Plot("correct: does not change", partial(draw, "solved"))]
     if known(rows, "price"):
-        plots.append(Plot("price: proportional", partial(draw, "price", "price, utility per token")))
+        plots.append(Plot("price: proportional", partial(draw, "price")))
     return plots
 
 

@@ -92,7 +92,7 @@ class PageFigure:
 
 
 def page_figure(plots: Sequence[Plot], name: str, title: str, caption: str = "") -> PageFigure:
-    """`name` keeps the ids of this figure apart from those of others; the title is read to the blind."""
+    """`name` keeps the ids of this figure apart from those of others; screen readers read the title."""
     inline = []
     handles: dict[str, Any] = {}
     # A plot alone fills the width of the page, and has a second version for narrow screens.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shadowprice.lab.compare import Row
-from shadowprice.report.labels import Variant, row_label
+from shadowprice.report.labels import Variant, accounting_of, row_label
 from shadowprice.report.line_plots import HEADLINE, per_stream, token_axis
 from shadowprice.report.plot import Plot
 from shadowprice.report.rows import Rows, grouped, known, shorten, words
@@ -166,5 +166,5 @@ def calibration(rows: Rows) -> list[Plot]:
 def waterfalls(rows: Rows) -> list[Plot]:
     shown = known(rows, "tokens", "right", "wrong", "truncated")
     shown = [row for row in shown if Variant.of(row).policy in HEADLINE]
-    shown.sort(key=lambda row: (str(row.get("accounting")) != "reserved", Variant.of(row).order))
+    shown.sort(key=lambda row: (accounting_of(row) != "reserved", Variant.of(row).order))
     return [Plot(row_label(row), partial(waterfall, waterfall_steps(row)), height=2.5) for row in shown]

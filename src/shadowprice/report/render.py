@@ -25,7 +25,7 @@ def render(template: str, **data: Any) -> str:
     environment = _environment()
     folder = files("shadowprice.report") / "templates"
     style, script = ((folder / name).read_text("utf-8") for name in ("page.css", "page.js"))
-    # Even if something escaped the escaping, a browser runs no script but ours and fetches nothing.
+    # If escaping ever failed, a browser would still run no script but ours and fetch nothing.
     script_hash = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     page = environment.get_template(f"{template}.html.j2")
     return page.render(style=style, script=script, script_hash=script_hash, contents=[], **data)
@@ -88,8 +88,8 @@ def one_line(value: Any, limit: int) -> str:
 
 
 def tag_class(value: Any) -> str:
-    """The word as a CSS class; anything unusual has none."""
-    return f"is-{value}" if re.fullmatch(r"[a-z_]{1,20}", str(value)) else ""
+    """The words as a CSS class; anything unusual has none."""
+    return f"is-{value}".replace(" ", "_") if re.fullmatch(r"[a-z_ ]{1,20}", str(value)) else ""
 
 
 # --- tables ------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from shadowprice.lab.experiments import EXPERIMENTS
 from shadowprice.lab.results import Results
 from shadowprice.report.comparison import compared, gain
 from shadowprice.report.figures import FIGURES, drawn
-from shadowprice.report.labels import Variant, by_variant, outcome_label, row_label
+from shadowprice.report.labels import Variant, accounting_of, by_variant, outcome_label, row_label
 from shadowprice.report.plot import PageFigure, page_figure
 from shadowprice.report.render import definitions, render
 from shadowprice.report.rows import Rows, describe, from_paper, grouped, known, words
@@ -60,7 +60,7 @@ def _ours(results: Results, name: str) -> list[Row]:
 def _verdict(results: Results) -> dict[str, Any] | None:
     """One cell of the main comparison, and what else a reader should know at once."""
     rows = [{**row, "label": row_label(row)} for row in known(_ours(results, "main"), "solved")]
-    reserved = [row for row in rows if row.get("accounting", "reserved") == "reserved"]
+    reserved = [row for row in rows if accounting_of(row) in (None, "reserved")]
     if not reserved:
         return None
     cell = results.meta.get("queries_are_of") or {}
@@ -163,7 +163,7 @@ def _waterfall(results: Results) -> dict[str, Any] | None:
         used = row["right"] + row["wrong"] + row["truncated"]
         granted = round(same["tokens_granted"] * queries) if same.get("tokens_granted") is not None else None
         unused = None if granted is None else granted - used
-        returned = row["accounting"] == "metered" or row.get("reclaim")
+        returned = row["accounting"] == "metered" or Variant.of(row).reclaim
         more = {"unused": None if returned else unused, "reclaimed": unused if returned else None}
         more |= {"label": row_label(row), "granted": granted, "used": used, "declined": same.get("abandoned")}
         rows.append({**row, **more})

@@ -10,7 +10,7 @@ import numpy as np
 
 from shadowprice.report.plot import Plot, page_figure
 from shadowprice.report.render import definitions, render
-from shadowprice.report.run_data import RunData, read_run
+from shadowprice.report.run_data import OUTCOMES, RunData, read_run
 from shadowprice.report.style import BLUE, MUTED
 from shadowprice.report.waterfall import waterfall
 
@@ -29,30 +29,43 @@ def run_page(run: RunData) -> str:
     attempts = "chunks" if run.metered else "attempts"
     clearings = [{**each, "number": number} for number, each in enumerate(run.clearings, start=1)]
     priced = [(each["number"], each["price"]) for each in clearings if each.get("price")]
-    unit = "correct answers per token" if run.metered else "utility per token"
-    balance = Plot("", partial(_draw_balance, run, f"{attempts} ended"))
-    prices = Plot("", partial(_draw_prices, priced, unit))
-    tokens = Plot("", partial(waterfall, run.steps), height=2.8)
+    worth = "correct answers per token" if run.by_index else "utility per token"
+    unit = "dollars" if run.rates.money else "tokens"
+    balance = Plot("", partial(_draw_balance, run, f"{attempts} ended", unit))
+    prices = Plot("", partial(_draw_prices, priced, worth))
+    parts = Plot("", partial(waterfall, run.steps, show=partial(_plain, run), unit=unit), height=2.8)
     return render(
         "run",
         run=run,
+        show=run.show,
         name=run.folder.resolve().name,
+        unit=unit,
+        spent_of_budget=f"{_plain(run, run.spent)} of {run.show(run.budget)}",
         attempts=attempts,
         facts=_facts(run),
         clearings=clearings,
-        burn_down=page_figure([balance], "burn", f"Tokens left after every {attempts[:-1]}") if run.balance else None,
+        burn_down=page_figure([balance], "burn", f"Budget left after every {attempts[:-1]}") if run.balance else None,
         prices=page_figure([prices], "price-line", "Price per token at every clearing") if len(priced) > 1 else None,
-        waterfall=page_figure([tokens], "waterfall", "Where the tokens went") if run.steps else None,
+        waterfall=page_figure([parts], "waterfall", f"Where the {unit} went") if run.steps else None,
         settings=definitions(run.settings),
     )
 
 
+def _plain(run: RunData, units: float) -> str:
+    """An amount where the unit is said beside it: `1,234` or `$0.0123`."""
+    return run.show(units) if run.rates.money else f"{units:,.0f}"
+
+
 def _facts(run: RunData) -> list[tuple[str, str]]:
     always = ("finished", "truncated", "declined") if run.done else ("finished", "truncated")
-    shown = [name for name in ("finished", "truncated", "declined", "failed") if name in always or run.outcomes[name]]
-    facts = [(name, f"{run.outcomes[name]:,}") for name in shown]
+    facts = [(name, f"{run.outcomes[name]:,}") for name in OUTCOMES if name in always or run.outcomes[name]]
+    if run.correct is not None:
+        facts.append(("correct", f"{run.correct:,}"))
     if run.budget:
         facts.append(("of the budget spent", f"{100 * run.spent / run.budget:.1f}%"))
+    if run.rates.money:
+        facts.append(("tokens generated", f"{run.usage.output:,}"))
+        facts.append(("tokens read", f"{run.usage.input + run.usage.cached:,}"))
     if prices := [each["price"] for each in run.clearings if each.get("price") is not None]:
         facts.append(("last price per token", f"{prices[-1]:.3g}"))
     if run.clearings:
@@ -60,7 +73,7 @@ def _facts(run: RunData) -> list[tuple[str, str]]:
     return facts
 
 
-def _draw_balance(run: RunData, xlabel: str, axes: Axes) -> None:
+def _draw_balance(run: RunData, xlabel: str, unit: str, axes: Axes) -> None:
     balance = np.array([(0, 0), *run.balance])
     shown = np.unique(np.linspace(0, len(run.balance), min(_MAX_POINTS, len(balance))).astype(int))
     left = run.budget - balance[shown, 0]
@@ -70,9 +83,9 @@ def _draw_balance(run: RunData, xlabel: str, axes: Axes) -> None:
     axes.plot(shown, left, color=BLUE, drawstyle="steps-post", label="not spent")
     for start in run.clearing_starts[1:]:
         axes.axvline(start, color=MUTED, lw=0.8, ls=":")
-    axes.set(xlabel=xlabel, ylabel="tokens", xlim=(0, len(run.balance)))
+    axes.set(xlabel=xlabel, ylabel=unit, xlim=(0, len(run.balance)))
     axes.set_ylim(min(0, left.min()), run.budget * 1.03 or 1)
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    axes.yaxis.set_major_formatter(lambda value, _: _plain(run, value))
 
 
 def _draw_prices(priced: list[tuple[int, float]], unit: str, axes: Axes) -> None:

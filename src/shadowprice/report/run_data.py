@@ -2,56 +2,77 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from shadowprice.accounts.view import Account, Answer, Attempt, is_estimate, read_account
+from shadowprice.accounts.view import Account, Attempt, RequestView, is_estimate, read_account
+from shadowprice.cost import Rates, show
+from shadowprice.formats.results import DECLINED
 from shadowprice.report.labels import Variant
 from shadowprice.report.waterfall import Step
+from shadowprice.types import Usage
 
 Record = dict[str, Any]
+
+WAITING = "waiting"
+OUTCOMES = ("finished", "landed", "truncated", "declined", "failed", "not sent", WAITING)
+_MOST_CAUSES = 20  # of failures that are listed
 
 
 @dataclass(frozen=True)
 class RunData:
+    """Amounts are in units: output tokens or, where `rates` are in money, nano-dollars."""
+
     folder: Path
     model: str
     policy: str  # the label; empty where the run does not name one
     created: str
     metered: bool
+    by_index: bool
+    reclaim: bool  # what is not used is granted again
     done: bool
+    rates: Rates
     budget: int
     spent: int
+    beyond_grants: int
+    usage: Usage
     balance: Sequence[tuple[int, int]]  # spent and reserved after every attempt
     clearings: Sequence[Mapping[str, Any]]  # budget, queries, admitted, granted, price, status
     clearing_starts: Sequence[int]  # attempts that had ended before each clearing
-    requests: Sequence[Record]  # id, outcome, why, forecast, chance, price, attempts, grant, used, answer
+    requests: Sequence[Record]  # id, outcome, correct, why, forecast, chance, price, attempts, grant, cost, ...
     total: int | None  # requests of the run, where known
-    outcomes: Counter[str]
-    correct: int | None
+    outcomes: Counter[str]  # of `OUTCOMES`
+    correct: int | None  # None: answers are not graded
+    failures: Sequence[Record]  # by cause, the most frequent first: count, code, message, requests
     steps: Sequence[Step]
+    teacher: Mapping[str, Any]  # what asking a teacher came to, {} without one
     stopped: str  # why nothing more was sent
-    violations: Counter[str]  # what servers did against their limits
+    violations: Counter[str]  # what servers did against their limits, by requests
     settings: Sequence[tuple[str, Any]]
 
     @property
-    def unlisted(self) -> int:
-        """Declined requests that the folder does not name."""
-        listed = [row for row in self.requests if row["outcome"] == "declined"]
-        return self.outcomes["declined"] - len(listed)
+    def answered(self) -> int:
+        return self.outcomes["finished"] + self.outcomes["landed"] + self.outcomes["truncated"]
+
+    def show(self, units: float) -> str:
+        """An amount with its unit."""
+        return show(round(units), self.rates)
 
 
 def read_run(folder: Path) -> RunData:
     """Only reads the folder, in whatever state the run is."""
     account = read_account(folder)
     asked = account.manifest.get("asked") or {}
-    requests = _requests(account)
-    outcomes: Counter[str] = Counter(row["outcome"] for row in requests)
-    if account.summary:
-        outcomes["declined"] = account.summary["abandoned"]
+    views = account.requests.values()
+    # A run that had ended may have been resumed.
+    done = account.done and not any(view.in_flight for view in views)
+    requests = [_request(account, view, done) for view in views]
+    graded = bool(asked.get("gold")) or any(view.correct is not None for view in views)
     policy = Variant.of(asked).label("metered" if account.metered else None) if asked.get("policy") else ""
     return RunData(
         folder=folder,
@@ -59,43 +80,51 @@ def read_run(folder: Path) -> RunData:
         policy=policy or ("metered" if account.metered else ""),
         created=str(account.manifest.get("created") or ""),
         metered=account.metered,
-        done=account.done,
+        by_index=account.metered and asked.get("policy") in (None, "index", "metered"),
+        reclaim=bool(asked.get("reclaim", True)),
+        done=done,
+        rates=account.rates,
         budget=account.budget,
         spent=account.spent,
+        beyond_grants=account.beyond_grants,
+        usage=account.usage,
         balance=[(moment.spent, moment.reserved) for moment in account.course],
         clearings=account.rounds,
         clearing_starts=account.starts,
         requests=requests,
         total=_total(account),
-        outcomes=outcomes,
-        correct=account.manifest.get("solved"),
-        steps=_steps(account),
-        stopped=str(account.summary.get("stopped") or ""),
-        violations=Counter(flag for answer in account.answers.values() for flag in answer.flags),
+        outcomes=Counter(row["outcome"] for row in requests),
+        correct=sum(view.correct is True for view in views) if graded else None,
+        failures=_failures(view for view, row in zip(views, requests, strict=True) if row["outcome"] == "failed"),
+        steps=_steps(account, graded),
+        teacher=account.manifest.get("teacher") or {},
+        stopped=str(account.summary.get("stopped") or "") if done else "",
+        violations=Counter(flag for view in views for flag in view.flags),
         settings=_settings(account, asked),
     )
 
 
 def _total(account: Account) -> int | None:
+    """None where nobody has written down yet which requests there are."""
     if account.summary:
-        return int(account.summary["queries"])
-    if not account.rounds:
-        return None
-    # The first clearing of a resumed run does not include the requests that were already answered.
-    before = account.starts[0] if account.starts else 0
-    ended = [attempt.query for attempt in account.attempts if attempt.end is not None][:before]
-    answered = sum(query in account.answers and not is_estimate(query) for query in set(ended))
-    return int(account.rounds[0]["queries"]) + answered
+        return int(account.summary["requests"])
+    return len(account.requests) if any(view.forecast for view in account.requests.values()) else None
 
 
 def _settings(account: Account, asked: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    names = {"input": "input, sha256", "forecast": "forecast, sha256", "gold": "gold, sha256"}
+    names = {"input": "input, sha256", "gold": "gold, sha256"}
+    rates = account.rates
+    priced = {name: show(getattr(rates, name), rates) for name in ("input", "cached", "output")} if rates.money else {}
     return [
         ("run folder", account.path),
         ("started", account.manifest.get("created")),
-        ("budget", f"{account.budget:,}"),
-        *((names.get(name, name.replace("_", " ")), value) for name, value in asked.items()),
-        ("teacher", account.manifest.get("teacher")),
+        ("budget", show(account.budget, rates)),
+        ("per million tokens", priced),
+        *(
+            (names.get(name, name.replace("_", " ")), ("no", "yes")[value] if isinstance(value, bool) else value)
+            for name, value in asked.items()
+            if name != "rates"
+        ),
         ("shadowprice", account.manifest.get("shadowprice")),
     ]
 
@@ -103,116 +132,160 @@ def _settings(account: Account, asked: Mapping[str, Any]) -> list[tuple[str, Any
 # --- requests ----------------------------------------------------------------------------------
 
 
-def _requests(account: Account) -> list[Record]:
-    """A row for every request that was ever granted anything, then for those known to be declined."""
-    attempts: dict[str, list[Attempt]] = {}
-    for attempt in account.attempts:
-        if not is_estimate(attempt.query):
-            attempts.setdefault(attempt.query, []).append(attempt)
-    rows = [_request(account, name, some) for name, some in attempts.items()]
-    rows += [
-        {"id": name, "attempts": 0, "outcome": "failed", "why": answer.text}
-        for name, answer in account.answers.items()
-        if name not in attempts and not is_estimate(name)
-    ]
-    known = {row["id"] for row in rows}
-    rows += [_declined(line) for line in account.abandoned if line["custom_id"] not in known]
-    return [{**_forecast(account.forecasts.get(row["id"]) or {}), **row} for row in rows]
-
-
-def _forecast(forecast: Mapping[str, Any]) -> Record:
-    chance = forecast.get("solve")
-    return {"forecast": forecast.get("tokens"), "chance": None if chance is None else 100 * chance}
-
-
-def _declined(line: Mapping[str, Any]) -> Record:
-    error = line["error"]
-    price = error.get("price")
-    at = f" at {price:.3g} per token" if isinstance(price, float) else ""
-    by_price = error["code"] == "budget_abandoned"
+def _request(account: Account, view: RequestView, done: bool) -> Record:
+    outcome = _outcome(view, done)
+    chance, details = view.forecast.get("solve"), view.failure.details if view.failure else {}
+    money = account.rates.money
     return {
-        "id": line["custom_id"],
-        "outcome": "declined",
-        "why": f"its tokens were worth more elsewhere{at}" if by_price else error.get("message"),
-        **_forecast(error.get("forecast") or {}),
-        "price": price,
-        "attempts": 0,
+        "id": view.id,
+        "outcome": outcome,
+        "correct": None if view.correct is None else ("no", "yes")[view.correct],
+        "why": _why(account, view, outcome),
+        "forecast": view.forecast.get("tokens"),
+        "chance": None if chance is None else 100 * chance,
+        "price": details.get("price"),
+        "attempts": len(view.attempts),
+        "grant": _grant(view) if view.attempts else None,
+        "cost": view.cost if view.attempts else None,
+        "generated": view.usage.output if money and view.attempts else None,
+        "read": view.usage.input + view.usage.cached if money and view.attempts else None,
+        "answer": view.text,
     }
 
 
-def _request(account: Account, name: str, attempts: list[Attempt]) -> Record:
-    answer, last = account.answers.get(name), attempts[-1]
-    before = sum(attempt.used for attempt in attempts[:-1] if attempt.end == "part")
-    used = sum(attempt.used for attempt in attempts)
-    row = {"id": name, "attempts": len(attempts), "grant": before + last.grant, "used": used}
-    if answer is None:
-        ended = account.done and last.end is not None
-        return {**row, "outcome": "declined" if ended else "waiting", "why": _why_no_answer(last.end, ended)}
-    flags = f" (the server: {', '.join(answer.flags)})" if answer.flags else ""
-    if answer.finish == "error":
-        return {**row, "outcome": "failed", "why": answer.text}
-    if answer.finish == "length":
-        why = _why_not_continued(account, answer) if last.end == "part" else "reached its limit"
-        return {**row, "outcome": "truncated", "why": f"{why}{flags}", "answer": answer.text}
-    granted = "" if account.metered else f" of {last.grant:,}"
-    why = f"ended after {before + last.used:,}{granted} tokens{flags}"
-    return {**row, "outcome": "finished", "why": why, "answer": answer.text}
+def _outcome(view: RequestView, done: bool) -> str:
+    if not view.answered and (view.in_flight or (view.outcome == "not_sent" and view.attempts and not done)):
+        return WAITING
+    return view.outcome.replace("_", " ")
 
 
-def _why_not_continued(account: Account, answer: Answer) -> str:
-    if answer.flags:
+def _grant(view: RequestView) -> int:
+    """Units that the answer might have cost: its chunks so far, and what was granted last."""
+    before = sum(attempt.cost for attempt in view.attempts[:-1] if attempt.end == "chunk")
+    return before + view.grants[-1]
+
+
+def _why(account: Account, view: RequestView, outcome: str) -> str:
+    amount = partial(show, rates=account.rates)
+    flags = f" (the server: {', '.join(view.flags)})" if view.flags else ""
+    if outcome == WAITING:
+        return _why_waiting(view.attempts[-1].end)
+    if outcome in ("finished", "landed"):
+        limit = "" if account.metered or account.rates.money else f" of {_grant(view):,}" if view.attempts else ""
+        how = "ended" if outcome == "finished" else "was asked for its final answer"
+        several = len(view.attempts) > 1 and (account.manifest.get("asked") or {}).get("samples", 1) > 1
+        samples = f", in {len(view.attempts):,} samples" if several else ""
+        return f"{how} after {view.usage.output:,}{limit} tokens{samples}{flags}"
+    if outcome == "truncated":
+        return f"{_why_truncated(account, view)}{flags}"
+    failure = view.failure
+    if failure is None:
+        return "its turn has not come"
+    if outcome == "failed":
+        return f"{failure.code}: {failure.message}{flags}"
+    why = failure.message
+    if outcome == "declined" and failure.code == DECLINED:
+        price = failure.details.get("price")
+        at = f" at {price:.3g} per token" if isinstance(price, float) else ""
+        why = f"its tokens were worth more elsewhere{at}"
+    if any(attempt.end == "chunk" for attempt in view.attempts):
+        return f"{why}; {view.usage.output:,} tokens of its answer are kept"
+    return f"{why}; earlier attempts cost {amount(view.cost)}" if view.cost else why
+
+
+def _why_truncated(account: Account, view: RequestView) -> str:
+    if "not_continued" in view.flags:
         return "could not be continued"
+    if not view.attempts or view.attempts[-1].end != "chunk":
+        return "reached its limit"
     return "the budget was spent" if account.spent >= account.budget else "more tokens were not worth the price"
 
 
-def _why_no_answer(end: str | None, ended: bool) -> str:
+def _why_waiting(end: str | None) -> str:
     if end is None:
         return "in flight, or lost in a crash"
-    if end == "part":
+    if end == "chunk":
         return "paused until its next turn"
-    lost = "lost in a crash: the whole grant counts as used" if end == "lost" else "no answer, tokens used"
-    return f"{lost}; {'no tokens were left to retry' if ended else 'will be retried'}"
+    lost = "lost in a crash: the whole grant was charged" if end == "lost" else "an attempt failed"
+    return f"{lost}; will be retried"
 
 
-# --- tokens ------------------------------------------------------------------------------------
+_PARTICULAR = re.compile(r"'[^']*'?|\"[^\"]*\"?|\d+")
 
 
-def _steps(account: Account) -> list[Step]:
-    """From everything that was granted (metered: from the budget) to the tokens of finished answers."""
+def _failures(views: Iterable[RequestView]) -> list[Record]:
+    """Failures by cause: the same code, and the same message but for its numbers and what it quotes."""
+    causes: dict[tuple[str, str], Record] = {}
+    for view in views:
+        if view.failure is None:
+            continue
+        code, message = view.failure.code, view.failure.message
+        cause = causes.setdefault(
+            (code, _PARTICULAR.sub("", message)), {"count": 0, "code": code, "message": message, "ids": []}
+        )
+        cause["count"] += 1
+        cause["ids"].append(view.id)
+    listed = sorted(causes.values(), key=lambda cause: -cause["count"])
+    rest = listed[_MOST_CAUSES:]
+    found = [{**cause, "requests": _some(cause["ids"])} for cause in listed[:_MOST_CAUSES]]
+    if rest:
+        count = sum(cause["count"] for cause in rest)
+        found.append({"count": count, "code": "others", "message": f"{len(rest):,} other causes", "requests": ""})
+    return found
+
+
+def _some(names: Sequence[str], most: int = 3) -> str:
+    return ", ".join(names[:most]) + (", …" if len(names) > most else "")
+
+
+# --- units -------------------------------------------------------------------------------------
+
+
+def _steps(account: Account, graded: bool) -> list[Step]:
+    """From everything that was granted (metered: from the budget) to what finished or correct answers cost."""
     if not account.attempts:
         return []
     parts: Counter[str] = Counter()
     for attempt in account.attempts:
         if attempt.end is None:
-            parts["open"] += attempt.grant
+            parts["in flight or lost"] += attempt.grant
             continue
-        parts["returned"] += max(0, attempt.grant - attempt.used)
-        parts[_bought(attempt, account.answers.get(attempt.query))] += attempt.used
+        if attempt.end != "chunk":  # what a sample left of its grant is granted to the next
+            parts["returned"] += max(0, attempt.grant - attempt.cost)
+        parts[_bought(attempt, account.requests.get(attempt.request), graded)] += attempt.cost
     total = "granted"
     if account.metered:
-        parts["returned"] = max(0, account.budget - account.spent - parts["open"])
+        parts["returned"] = max(0, account.budget - account.spent - parts["in flight or lost"])
         total = "budget" if account.spent <= account.budget else "spent"
-    optional = [
-        Step("in flight or lost", parts["open"], "returned"),
-        Step("the teacher's estimates", parts["teacher"]),
-        Step("answers not finished yet", parts["started"], "returned"),
-    ]
+    useful = "correct answers" if graded else "finished answers"
+    always = ("failed attempts", "truncated answers", *(["wrong answers"] if graded else []))
     return [
         Step(total, sum(parts.values()), "total"),
         Step("never spent" if account.metered else "returned unused", parts["returned"], "returned"),
-        *(step for step in optional if step.tokens),
-        Step("failed attempts", parts["failed"]),
-        Step("truncated answers", parts["truncated"]),
-        Step("finished answers", parts["finished"], "useful"),
+        *(Step(name, parts[name], kind) for name, kind in _OPTIONAL.items() if parts[name]),
+        *(Step(name, parts[name]) for name in always),
+        Step(useful, parts[useful], "useful"),
     ]
 
 
-def _bought(attempt: Attempt, answer: Answer | None) -> str:
-    """What the tokens of an attempt were used for."""
-    if is_estimate(attempt.query):
-        return "teacher"
+_OPTIONAL = {
+    "in flight or lost": "returned",
+    "the teacher's estimates": "lost",
+    "answers not finished": "returned",
+    "answers not graded": "returned",
+}
+
+
+def _bought(attempt: Attempt, view: RequestView | None, graded: bool) -> str:
+    """What an attempt was paid for."""
+    if is_estimate(attempt.request):
+        return "the teacher's estimates"
     if attempt.end in ("nothing", "lost"):
-        return "failed"
-    if answer is None:
-        return "started"
-    return {"stop": "finished", "length": "truncated"}.get(answer.finish, "failed")
+        return "failed attempts"
+    if view is None or not view.answered:
+        return "answers not finished"
+    if view.outcome not in ("finished", "landed"):
+        return "truncated answers"
+    if not graded:
+        return "finished answers"
+    return {True: "correct answers", False: "wrong answers", None: "answers not graded"}[view.correct]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,9 @@ class Step:
     kind: str = "lost"  # total, returned, lost, useful
 
 
-def waterfall(steps: Sequence[Step], axes: Axes) -> None:
+def waterfall(
+    steps: Sequence[Step], axes: Axes, *, show: Callable[[float], str] = "{:,.0f}".format, unit: str = "tokens"
+) -> None:
     """Bars from top to bottom; each part starts where the one before it ended."""
     left, most = 0.0, max((step.tokens for step in steps), default=0) or 1
     for place, step in enumerate(steps):
@@ -35,12 +37,12 @@ def waterfall(steps: Sequence[Step], axes: Axes) -> None:
         left = end if step.kind == "total" else end - step.tokens
         colour, alpha = _COLOURS[step.kind]
         axes.barh(place, step.tokens, left=end - step.tokens, height=0.62, color=colour, alpha=alpha)
-        axes.text(end + most * 0.015, place, f"{step.tokens:,.0f}", va="center", fontsize=8.5)
+        axes.text(end + most * 0.015, place, show(step.tokens), va="center", fontsize=8.5)
     axes.set_yticks(range(len(steps)), [step.label for step in steps])
     axes.invert_yaxis()
     axes.set_xlim(0, most * 1.2)
-    axes.set_xlabel("tokens")
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    axes.set_xlabel(unit)
+    axes.xaxis.set_major_formatter(lambda value, _: show(value))
     axes.locator_params(axis="x", nbins=4)
     axes.grid(visible=False, axis="y")
 

@@ -209,6 +209,3 @@ def _spread(errors: Array, truncated: NDArray[np.bool_]) -> float:
         return float(np.where(truncated, -log_ndtr(-z), z**2 / 2 + log_spread).sum())
 
     return float(np.exp(minimize_scalar(negative_log_likelihood, bounds=np.log(_SPREADS), method="bounded").x))
-
-
-Encoder = EncoderForecaster  # the earlier name, until all callers use the new one

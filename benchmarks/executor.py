@@ -1,0 +1,95 @@
+"""What executing costs: beside the account it keeps, and beside the HTTP requests it makes.
+
+    python benchmarks/executor.py [REQUESTS]
+
+Recorded answers against the bare ledger: the ledger reserves and settles the same grants in the same groups, and does
+nothing else. A real HTTP server that answers at once, 64 requests at a time, against the bare backend: the same
+requests without scheduler and ledger. The exit code is 1 if a ratio is missed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from instant_server import instant_server
+
+from shadowprice import Forecast, RecordedBackend, Request, Trace
+from shadowprice.accounts.sqlite import Ledger
+from shadowprice.backends.openai import OpenAIBackend
+from shadowprice.engine import Settings, make_scheduler
+from shadowprice.engine.executor import execute
+
+TOKENS, CONCURRENCY, MANY = 20, 8, 64
+
+
+def scheduler_for(requests: list[Request], concurrency: int):  # noqa: ANN201
+    scheduler = make_scheduler(Settings("uniform", concurrency=concurrency))
+    scheduler.add(requests, Forecast([float(TOKENS)] * len(requests)))
+    return scheduler
+
+
+def beside_the_ledger(requests: list[Request], folder: Path) -> float:
+    traces = [Trace(request.id, request.text, TOKENS, response="word " * TOKENS) for request in requests]
+    with Ledger.create(folder / "run", TOKENS * len(requests)) as ledger:
+        start = time.perf_counter()
+        work = execute(scheduler_for(requests, CONCURRENCY), ledger, RecordedBackend(traces), concurrency=CONCURRENCY)
+        asyncio.run(work)
+        whole = time.perf_counter() - start
+        results = dict(ledger.results())
+    with Ledger.create(folder / "bare", TOKENS * len(requests)) as ledger:
+        start = time.perf_counter()
+        for first in range(0, len(requests), CONCURRENCY):
+            some = requests[first : first + CONCURRENCY]
+            for request, number in zip(some, ledger.reserve_many((r.id, TOKENS) for r in some), strict=True):
+                ledger.settle(number, TOKENS, result=results[request.id])
+        bare = time.perf_counter() - start
+    print(f"{len(requests):,} recorded answers: executor {whole:.2f} s, bare ledger {bare:.2f} s")
+    return whole / bare
+
+
+async def beside_the_backend(url: str, requests: list[Request], folder: Path) -> float:
+    async with OpenAIBackend(url, "m") as backend:
+        with Ledger.create(folder / "http", TOKENS * len(requests)) as ledger:
+            start = time.perf_counter()
+            await execute(scheduler_for(requests, MANY), ledger, backend, concurrency=MANY)
+            whole = time.perf_counter() - start
+        waiting = iter(requests)
+
+        async def worker() -> None:
+            for request in waiting:
+                await backend.complete(request.body, TOKENS)
+
+        start = time.perf_counter()
+        await asyncio.gather(*(worker() for _ in range(MANY)))
+        bare = time.perf_counter() - start
+    print(f"{len(requests):,} answers over HTTP: executor {len(requests) / whole:,.0f}/s, bare backend "
+          f"{len(requests) / bare:,.0f}/s")  # fmt: skip
+    return whole / bare
+
+
+def main() -> int:
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000
+    requests = []
+    for i in range(count):
+        text = f"Question {i}?"
+        requests.append(Request(f"q{i}", text, body={"messages": [{"role": "user", "content": text}]}))
+    with tempfile.TemporaryDirectory(dir=".") as folder, instant_server() as url:
+        ratios = {
+            "executor on recorded answers at most 1.3 times the bare ledger": (
+                beside_the_ledger(requests, Path(folder)), 1.3
+            ),
+            "executor over HTTP at most 2 times the bare backend": (
+                asyncio.run(beside_the_backend(url, requests[: count // 4], Path(folder))), 2.0
+            ),
+        }  # fmt: skip
+    for name, (ratio, most) in ratios.items():
+        print(f"{'ok  ' if ratio <= most else 'MISS'}  {name}: {ratio:.2f}")
+    return 0 if all(ratio <= most for ratio, most in ratios.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,116 @@
+"""Simulations in which only lengths matter, a whole round at a time: what `simulate` says, many times faster.
+
+The decisions are those of the scheduler itself (`Reserved.decide`, `Metered.plan`, `Metered.recalibrate`); what is
+done in bulk is the serving in between. tests/engine/test_bulk.py holds it to `simulate`, request by request.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.engine.metered import Metered
+from shadowprice.engine.reserved import Reserved
+from shadowprice.market.gittins import Schedule
+
+Ints: TypeAlias = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Served:
+    """By request: the most tokens it was ever allowed, and the tokens it generated."""
+
+    granted: Ints
+    generated: Ints
+
+
+def simulate_lengths(scheduler: Reserved | Metered, ends: Ints, budget: int, cap: int) -> Served:
+    """Drives a scheduler, to which as many requests were added, over answers that end after `ends` tokens.
+
+    An answer with an end above `cap`, which is the `max_tokens` of the scheduler, never ends.
+    """
+    if isinstance(scheduler, Metered):
+        return _by_index(scheduler, ends, budget, cap)
+    return _in_rounds(scheduler, ends, budget, cap)
+
+
+def _in_rounds(scheduler: Reserved, ends: Ints, budget: int, cap: int) -> Served:
+    granted, age = np.zeros(ends.size, dtype=np.int64), np.zeros(ends.size, dtype=np.int64)
+    waiting, left = np.arange(ends.size), budget
+    while (grants := scheduler.decide(waiting.tolist(), age[waiting], left)).any():
+        served, now = waiting[grants > 0], grants[grants > 0]
+        granted[served] = age[served] + now
+        age[served] = np.minimum(granted[served], ends[served])
+        left = budget - int(age.sum())
+        if scheduler.metered:
+            waiting = waiting[(age[waiting] < ends[waiting]) & (age[waiting] < cap)]
+        else:
+            waiting = waiting[granted[waiting] == 0]
+    return Served(granted, age)
+
+
+def _by_index(scheduler: Metered, ends: Ints, budget: int, cap: int) -> Served:
+    age, stopped = np.zeros(ends.size, dtype=np.int64), np.zeros(ends.size, dtype=bool)
+    begun: dict[int, None] = {}  # whose answers were cut, in the order in which they first were
+    left = budget
+    while left > 0 and (active := np.flatnonzero(~stopped & (age < cap))).size:
+        request, start, stop = _chunks(scheduler.plan(active, age[active], left), active, age, scheduler.chunk)
+        reached = np.minimum(stop, ends[request])
+        spent = np.cumsum(np.maximum(0, reached - start))
+        ending = np.cumsum((start < ends[request]) & (ends[request] <= stop))
+        affordable = int(np.searchsorted(spent, left, side="right"))
+        lesson = scheduler.lesson()
+        enough = request.size if lesson is None else int(np.searchsorted(ending, lesson - stopped.sum())) + 1
+        served = slice(0, min(affordable, enough))
+        np.maximum.at(age, request[served], reached[served])
+        stopped = age >= ends
+        cut = request[served][stop[served] < ends[request[served]]]
+        begun.update(dict.fromkeys(cut.tolist()))
+        if enough <= affordable and enough <= request.size and scheduler.recalibrate(age, stopped):
+            left -= int(spent[enough - 1])
+            continue
+        left -= int(spent[affordable - 1]) if affordable else 0
+        if affordable < request.size:  # the budget ends within this chunk
+            age[request[affordable]] = start[affordable] + left
+            left = 0
+        # Those whose forecasts promise nothing more: answers that were begun, then those that were not.
+        for each in [*begun, *np.flatnonzero(age == 0).tolist()]:
+            more = 0 if stopped[each] else min(left, int(min(ends[each], cap) - age[each]))
+            age[each] += more
+            left -= more
+            stopped[each] = age[each] >= ends[each]
+            if more and scheduler.recalibrate(age, stopped):
+                break
+        else:
+            break
+    return Served(age, age)
+
+
+def _chunks(plan: Schedule, active: NDArray[np.intp], age: Ints, least: int) -> tuple[NDArray[np.intp], Ints, Ints]:
+    """Request, start and stop of all chunks, in the order in which they are served.
+
+    A chunk runs to where the index falls, and at least `least` tokens; its index is that of its first part.
+    """
+    order = np.lexsort((plan.start, plan.query))
+    query, stops, index = plan.query[order], plan.stop[order], plan.index[order]
+    at = np.flatnonzero(np.diff(query, prepend=-1))  # the first part that is not in a chunk yet, by request
+    last = np.append(at[1:], query.size) - 1
+    who = active[query[at]]
+    start = age[who]
+    found: list[tuple[NDArray[np.intp], Ints, Ints, NDArray[np.float64]]] = []
+    while at.size:
+        to = at.copy()
+        while (short := (stops[to] < start + least) & (to < last)).any():
+            to[short] += 1
+        found.append((who, start, stops[to], index[at]))
+        more = to < last
+        at, last, who, start = to[more] + 1, last[more], who[more], stops[to][more]
+    if not found:
+        nothing = np.zeros(0, dtype=np.int64)
+        return nothing.astype(np.intp), nothing, nothing
+    request, first, stop, worth = (np.concatenate(column) for column in zip(*found, strict=True))
+    served = np.lexsort((request, -worth))
+    return request[served], first[served], stop[served]

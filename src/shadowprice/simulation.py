@@ -1,0 +1,87 @@
+"""What a policy would give on recorded answers, in one call."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from shadowprice.cost import parse_budget
+from shadowprice.engine import Settings, make_scheduler
+from shadowprice.engine import simulate as engine
+from shadowprice.engine.scheduler import Round, Work
+from shadowprice.errors import InputError
+from shadowprice.forecast import Predictor, default, predict_all
+from shadowprice.formats.traces import read_traces
+from shadowprice.types import Completion, Request, Result, Trace
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """What became of each question, in the order of the traces; `command` runs the same on a real model."""
+
+    results: list[Result]
+    budget: int
+    spent: int
+    rounds: list[Round]
+    command: str
+
+    @property
+    def correct(self) -> int:
+        return sum(result.correct is True for result in self.results)
+
+    @property
+    def price(self) -> float | None:
+        return self.rounds[-1].price if self.rounds else None
+
+
+def simulate(
+    traces: Sequence[Trace] | str | os.PathLike[str],
+    budget: int | float | str,
+    *,
+    forecaster: Predictor | None = None,
+    **settings: Any,
+) -> Simulation:
+    """Simulates a run over recorded answers, without a server: exact for greedy ones.
+
+    traces      of one model, as `collect` writes them; of several answers to a question the first is taken
+    budget      tokens: `200k`, `256/query`
+    forecaster  None: the one that the package ships. One that has seen these questions flatters the result.
+    settings    fields of `engine.Settings`: policy, accounting, reclaim, max_tokens, ...
+    """
+    first: dict[tuple[str, str], Trace] = {}
+    for trace in read_traces(traces) if isinstance(traces, str | os.PathLike) else traces:
+        first.setdefault((trace.dataset, trace.id), trace)
+    answers = list(first.values())
+    if len(models := sorted({trace.model for trace in answers})) > 1:
+        raise InputError(f"traces of several models: {', '.join(models)}", fix="simulate one at a time")
+    if not answers:
+        raise InputError("no traces", fix="give one or more")
+    chosen = Settings(**{"concurrency": 1, **settings})
+    if chosen.samples != 1 or chosen.rates.money:
+        raise InputError("only one answer per question, and budgets of tokens, are simulated", fix="leave that out")
+    several = len({trace.id for trace in answers}) < len(answers)  # the same id in several datasets
+    names = [f"{trace.dataset}/{trace.id}" if several else trace.id for trace in answers]
+    requests = [Request(name, trace.prompt) for name, trace in zip(names, answers, strict=True)]
+    scheduler = make_scheduler(chosen)
+    scheduler.add(requests, predict_all(forecaster or default(), requests))
+    units = parse_budget(budget, len(requests))
+
+    def answer(work: Work) -> Completion:
+        """An answer that was cut when it was recorded generates whatever it is granted, and never ends."""
+        trace, age = answers[work.place], work.so_far.tokens if work.so_far else 0
+        left = max(1, trace.tokens) - age
+        if trace.truncated or left > work.grant:
+            return Completion("", work.grant, "length", "server")
+        return Completion(trace.response or "", left, "stop", "server")
+
+    outcome = engine.simulate(scheduler, answer, units, correct=lambda work, found: bool(answers[work.place].correct))
+    found = {result.id: result for result in [*outcome.results, *outcome.rest]}
+    return Simulation(
+        [found[request.id] for request in requests],
+        units,
+        outcome.spent,
+        list(scheduler.rounds),
+        chosen.command(str(budget)),
+    )
