@@ -19,24 +19,30 @@ from shadowprice.lab.pools import make_pool, recorded, trained_without
 from shadowprice.lab.results import Results
 from shadowprice.lab.streams import QUERIES
 from shadowprice.report.figures import FIGURES
-from shadowprice.report.panels import write_figure
+from shadowprice.report.plot import write_figure
 
 COMMAND = "shadowprice reproduce --out build/reproduce"
 SHOWN = (
     ("uniform", "reserved"),
     ("clear", "reserved"),
-    ("expected", "reserved"),
-    ("metered", "metered"),
+    ("expected", "reclaimed"),
+    ("index", "metered"),
     ("oracle", "reserved"),
 )
-COMPARED = (*SHOWN, ("uniform", "metered"), ("clear", "metered"))
+COMPARED = (
+    *SHOWN,
+    ("clear", "reclaimed"),
+    ("expected", "reserved"),
+    ("uniform", "metered"),
+    ("clear", "metered"),
+)
 # Points, or tokens: another processor rounds otherwise, and a query in a thousand may fall to the other side.
 _CLOSE = 0.5
 
 Record = dict[str, Any]
 
 
-def kept(folder: Path) -> Record:
+def record_of(folder: Path) -> Record:
     """What is recorded of results."""
     results = Results.read(folder)
     if results.meta["command"] != COMMAND:
@@ -47,15 +53,15 @@ def kept(folder: Path) -> Record:
 
 
 def draw(record: Record, path: Path) -> None:
-    """One panel for both accountings: what they share is the tokens that were really generated."""
+    """One plot for both accountings: what they share is the tokens that were really generated."""
     rows = [
         {name: value for name, value in row.items() if name != "accounting"}
         for row in record["rows"]
         if (row["policy"], row["accounting"]) in SHOWN
     ]
-    picture = FIGURES["frontier"]
+    figure = FIGURES["frontier"]
     with tempfile.TemporaryDirectory() as place:
-        write_figure(picture.panels(rows), picture.title, Path(place) / "figure")
+        write_figure(figure.plots(rows), figure.title, Path(place) / "figure")
         path.write_bytes((Path(place) / "figure.svg").read_bytes())
 
 

@@ -1,6 +1,9 @@
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from shadowprice import InputError, parse_budget
+from shadowprice import InputError, Rates, Usage, parse_budget
+from shadowprice.cost import TOKENS, prompt_bound, show
 
 
 @pytest.mark.parametrize(
@@ -32,8 +35,63 @@ def test_no_float_rounds_a_budget_up():
 
 
 @pytest.mark.parametrize(
-    "text", ["", "abc", "-5", "1e6", "5 apples", "k", "1..5k", "10/hour", "1,00", "nan", "99999999G"]
+    "text", ["", "abc", "-5", "1e", "5 apples", "k", "1..5k", "10/hour", "1,00", "nan", "99999999G"]
 )
 def test_what_it_may_not(text):
     with pytest.raises(InputError, match="budget"):
         parse_budget(text, 10)
+
+
+class TestMoney:
+    RATES = Rates.dollars(input="0.15", output="0.60", cached="0.075")
+
+    def test_a_million_tokens_cost_what_the_price_list_says(self):
+        assert self.RATES.cost(Usage(output=10**6)) == 600_000_000
+        assert self.RATES.cost(Usage(input=10**6)) == 150_000_000
+        assert self.RATES.cost(Usage(cached=10**6)) == 75_000_000
+
+    def test_costs_are_rounded_up_to_whole_nano_dollars(self):
+        rates = Rates.dollars(input="0.0125", output="0.0125")
+        assert rates.cost(Usage(output=1)) == 13
+        assert rates.cost(Usage(output=2)) == 25
+
+    def test_budgets_of_money_are_nano_dollars(self):
+        assert parse_budget("$5", 10, self.RATES) == 5 * 10**9
+        assert parse_budget("$0.002/query", 10, self.RATES) == 20_000_000
+
+    @pytest.mark.parametrize(("budget", "rates", "problem"), [("$5", TOKENS, "rates"), ("200k", RATES, "dollars")])
+    def test_money_and_tokens_are_not_mixed(self, budget, rates, problem):
+        with pytest.raises(InputError, match=problem):
+            parse_budget(budget, 1, rates)
+
+    @pytest.mark.parametrize("rates", [("-1", "1"), ("1", "0"), ("a", "1"), ("1", "1e30")])
+    def test_invalid_rates(self, rates):
+        with pytest.raises(InputError, match="rates"):
+            Rates.dollars(*rates)
+
+    @given(
+        prompt=st.integers(0, 10**6),
+        used=st.integers(0, 10**6),
+        cached=st.integers(0, 10**6),
+        limit=st.integers(1, 10**6),
+        generated=st.integers(0, 10**6),
+    )
+    def test_the_bound_is_never_below_the_cost(self, prompt, used, cached, limit, generated):
+        usage = Usage(min(generated, limit), min(used, prompt), min(cached, prompt - min(used, prompt)))
+        assert self.RATES.cost(usage) <= self.RATES.bound(prompt, limit)
+
+    @given(prompt=st.integers(0, 10**6), units=st.integers(0, 10**12))
+    def test_the_limit_is_the_largest_whose_bound_can_be_paid(self, prompt, units):
+        limit = self.RATES.limit(prompt, units)
+        assert limit == 0 or self.RATES.bound(prompt, limit) <= units
+        assert self.RATES.bound(prompt, limit + 1) > units
+
+    def test_an_amount_is_shown_in_its_currency(self):
+        assert show(1234, TOKENS) == "1,234 tokens"
+        assert show(1, TOKENS) == "1 token"
+        assert show(1_234_500_000, self.RATES) == "$1.2345"
+
+    @given(text=st.text())
+    def test_no_tokenizer_makes_more_tokens_than_the_bound_of_a_prompt(self, text):
+        body = {"messages": [{"role": "user", "content": text}]}
+        assert prompt_bound(body) >= len(text.encode("utf-8", "surrogatepass"))

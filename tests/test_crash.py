@@ -231,7 +231,7 @@ def disturbed(starter, server, tmp_path):
 
 
 @pytest.mark.parametrize(("kill", "kills"), [(signal.SIGKILL, 32), (signal.SIGTERM, 5)])
-def test_with_room_for_what_crashes_waste_the_answers_are_those_of_an_undisturbed_run(kill, kills, disturbed, undisturbed):
+def test_with_room_for_what_crashes_waste_answers_are_those_of_an_undisturbed_run(kill, kills, disturbed, undisturbed):
     budget = CAP * (len(REQUESTS) + 2 * CONCURRENCY * 12)
     for run in disturbed(kills, budget, "uniform", kill=kill, each=[1, 4, 8, 12]):
         assert run.answers() == undisturbed

@@ -11,8 +11,10 @@ import pytest
 
 from shadowprice.market import POLICIES
 
+from .backends import hostile
+
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.name)
@@ -40,7 +42,8 @@ def scripts(monkeypatch):
     [
         (r"(<!-- clear reserved 18 -->)[\d.]+", r"\g<1>99.9"),
         (r"(<!-- clear reserved 18 -->[\d.]+) \([\d.]+", r"\1 (0.1"),
-        (r"(<!-- solved metered metered 18 -->)[\d.]+", r"\g<1>99.9"),
+        (r"(<!-- clear reclaimed 18 -->)[\d.]+", r"\g<1>99.9"),
+        (r"(<!-- solved index metered 18 -->)[\d.]+", r"\g<1>99.9"),
         (r"(<!-- meta questions -->)[\d,]+", r"\g<1>2,000"),
         (r"(\d+) held: ", "15 held: "),
     ],
@@ -59,7 +62,7 @@ def test_a_record_of_other_code_or_data_is_noticed(scripts):
     other = copy.deepcopy(record)
     other["meta"] |= {"shadowprice": "0.0.1", "matplotlib": docs.frontier.mpl.__version__}
     other["meta"]["files"][0]["sha256"] = "ab12"
-    (row,) = [r for r in other["rows"] if (r["policy"], r["accounting"], r["budget"]) == ("metered", "metered", 18)]
+    (row,) = [r for r in other["rows"] if (r["policy"], r["accounting"], r["budget"]) == ("index", "metered", 18)]
     row["solved"] += 5
     *found, recomputed = docs.frontier.drift(other, docs.FIGURE)
     assert found == [
@@ -67,7 +70,7 @@ def test_a_record_of_other_code_or_data_is_noticed(scripts):
         "it was recorded on other traces than are shipped",
         "frontier.svg does not show what was recorded",
     ]
-    assert recomputed.startswith("solved of metered metered 18 is ")
+    assert recomputed.startswith("solved of index metered 18 is ")
 
 
 def test_no_line_of_the_readme_begins_with_a_mark_that_would_end_its_paragraph():
@@ -84,6 +87,28 @@ def test_the_paper_table_names_tests_and_names_that_exist():
         assert name in POLICIES
     for name in re.findall(r"`market\.(\w+)`", text):
         assert re.search(rf"(def|class) {name}\b", code)
+
+
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+
+@pytest.mark.parametrize("path", [p for p in EXAMPLES if p.stem != "run_on_a_server"], ids=lambda p: p.stem)
+def test_an_example_runs(path):
+    done = subprocess.run([sys.executable, path], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+def test_the_example_for_a_server_runs_on_one():
+    with hostile.Server(hostile.well_behaved()) as server:
+        arguments = [sys.executable, ROOT / "examples" / "run_on_a_server.py", server.url, "m"]
+        done = subprocess.run(arguments, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"spent \d+ of 200 tokens", done.stdout)
+
+
+def test_the_architecture_is_short_enough_to_read():
+    assert len((ROOT / "docs" / "architecture.md").read_text().splitlines()) <= 120
 
 
 def test_the_architecture_lists_every_module():

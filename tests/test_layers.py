@@ -24,6 +24,7 @@ LAYERS = [
     "datasets",
     "planning",
     "tale",
+    "run_folder",
     "runs",
     "collect",
     "simulation",

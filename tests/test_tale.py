@@ -1,4 +1,4 @@
-"""TALE-EP: the teacher's numbers, or the forecast; prompts that tell the limit; and never a token too many."""
+"""TALE-EP: the teacher's numbers, or the forecast; prompts that state the limit; and the budget holds."""
 
 import asyncio
 import copy
@@ -15,14 +15,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shadowprice import Forecast, InputError, Request
+from shadowprice import Forecast, Request
 from shadowprice.accounts.sqlite import Ledger
 from shadowprice.backends.openai import OpenAIBackend
 from shadowprice.cli import main
-from shadowprice.errors import Unavailable
-from shadowprice.formats.batch import read_requests
-from shadowprice.runner import Settings, run
-from shadowprice.tale import ESTIMATE, LIMIT, BudgetAware, Taught, ask, estimates_in, parse_estimate, with_budget
+from shadowprice.cost import Rates
+from shadowprice.engine.prompts import with_limit
+from shadowprice.errors import Refused, Unavailable
+from shadowprice.formats.results import ESTIMATE
+from shadowprice.runs import Run, requests_from
+from shadowprice.tale import LIMIT, ask, estimates_in, parse_estimate, with_estimates
 from shadowprice.types import Completion
 
 from .backends import hostile
@@ -57,13 +59,13 @@ class TestParsing:
          "~50", "about 50", "50 words", "Number of tokens: 50", "**50**", "50 tokens.", "50\n50", "２５", "²",
          "2147483649", "9" * 11, "9" * 5000, "50 to\u212aens", "50 tokenſ", "fifty"],
     )  # fmt: skip
-    def test_anything_else_is_no_number(self, text):
+    def test_anything_else_is_not(self, text):
         assert parse_estimate(text) is None
 
     near_misses = st.from_regex(r"\s?[+-]?\d[\d,_. ]{0,12}( ?[tT]okens?)?\.?\s?", fullmatch=True)
 
     @given(st.one_of(st.text(), near_misses, st.integers().map(str), st.integers(1, 2**32).map("{:,} tokens".format)))
-    def test_taken_is_what_a_reader_without_patterns_takes(self, text):
+    def test_it_takes_what_a_reader_without_patterns_takes(self, text):
         assert (parse_estimate(text) is not None) == is_a_number(text)
 
 
@@ -92,52 +94,47 @@ def user(content):
     return {"role": "user", "content": content}
 
 
-class TestPromptsThatTellTheLimit:
-    told = "Keep the entire response within at most 90 tokens."
+class TestPromptsThatStateTheLimit:
+    stated = "Keep the entire response within at most 90 tokens."
 
     @pytest.mark.parametrize(
         ("body", "expected"),
         [
-            ({"messages": [user("Why?")]}, {"messages": [user(f"Why?\n\n{told}")]}),
+            ({"messages": [user("Why?")]}, {"messages": [user(f"Why?\n\n{stated}")]}),
             (
                 {"messages": [{"role": "system", "content": "s"}, user("a"), {"role": "assistant", "content": "b"}]},
                 {
                     "messages": [
                         {"role": "system", "content": "s"},
-                        user(f"a\n\n{told}"),
+                        user(f"a\n\n{stated}"),
                         {"role": "assistant", "content": "b"},
                     ]
                 },
             ),
             (
                 {"messages": [user("first"), user([{"type": "text", "text": "last"}])]},
-                {"messages": [user("first"), user([{"type": "text", "text": "last"}, {"type": "text", "text": told}])]},
+                {
+                    "messages": [
+                        user("first"),
+                        user([{"type": "text", "text": "last"}, {"type": "text", "text": stated}]),
+                    ]
+                },
             ),
             (
                 {"messages": [{"role": "system", "content": "only this"}]},
-                {"messages": [{"role": "system", "content": "only this"}, user(told)]},
+                {"messages": [{"role": "system", "content": "only this"}, user(stated)]},
             ),
-            ({"prompt": "Q: why?\nA:"}, {"prompt": f"{told}\n\nQ: why?\nA:"}),
-            ({"prompt": ["Q: why?\nA:"]}, {"prompt": [f"{told}\n\nQ: why?\nA:"]}),
+            ({"prompt": "Q: why?\nA:"}, {"prompt": f"{stated}\n\nQ: why?\nA:"}),
+            ({"prompt": ["Q: why?\nA:"]}, {"prompt": [f"{stated}\n\nQ: why?\nA:"]}),
             ({"prompt": [5, 6, 7]}, {"prompt": [5, 6, 7]}),
             ({"prompt": [[5, 6, 7]]}, {"prompt": [[5, 6, 7]]}),
         ],
     )
-    def test_where_it_is_told(self, body, expected):
+    def test_where_it_is_stated(self, body, expected):
         body["temperature"] = expected["temperature"] = 0.3
         before = copy.deepcopy(body)
-        assert with_budget(body, 90) == expected
+        assert with_limit(body, 90) == expected
         assert body == before
-
-    def test_told_is_the_limit_that_holds_be_it_the_callers_own(self):
-        class Echo:
-            model = "echo"
-
-            async def complete(self, body, limit):
-                return Completion(body["prompt"], 1, "stop", "server")
-
-        said = asyncio.run(BudgetAware(Echo()).complete({"prompt": "x", "max_tokens": 40}, 90)).text
-        assert said.startswith("Keep the entire response within at most 40 tokens.")
 
 
 # --- the teacher -------------------------------------------------------------------------------
@@ -148,7 +145,7 @@ def is_estimate(request):
 
 
 def subject(request):
-    """The query that an estimate is asked for."""
+    """The request that an estimate is asked for."""
     return re.search(r"Request: (.*)\n", request.body["messages"][-1]["content"])[1]
 
 
@@ -165,7 +162,7 @@ async def speak(request, reply, text, tokens=None):
 
 
 def teaches(*replies, words=20):
-    """To the first question about a query the first reply, to the second the second; answers of so many words."""
+    """To the first question about a request the first reply, to the second the second; answers of so many words."""
 
     async def behave(request, reply):
         if not is_estimate(request):
@@ -178,45 +175,43 @@ def teaches(*replies, words=20):
 
 
 def by_size(text):
-    """An estimate that the name of the query tells: `Question of 70`."""
+    """The estimate that is in the question: `Question of 70`."""
     return text.split()[-1]
 
 
-class Fixed:
-    def predict(self, queries):
-        return Forecast([1000.0 + i for i, _ in enumerate(queries)])
+class Thousands:
+    def predict(self, requests):
+        return Forecast([1000.0 + i for i, _ in enumerate(requests)])
 
 
 class Asking:
-    """Six queries, a ledger, and whoever is asked."""
+    """Six requests, a ledger, and whoever is asked."""
 
-    def __init__(self, tmp_path, batch, n=6, budget=1000):
-        self.requests = list(
-            read_requests(batch([request_line(f"q{i}", f"Question of {10 * i + 10}") for i in range(n)]))
-        )
-        self.ledger = Ledger.create(tmp_path / "ledger.sqlite", budget)
+    def __init__(self, folder, n=6, budget=1000):
+        self.requests = requests_from([request_line(f"q{i}", f"Question of {10 * i + 10}") for i in range(n)])
+        self.ledger = Ledger.create(folder / "ledger.sqlite", budget)
 
-    def ask(self, url, most=None, requests=None, timeout=20.0, **settings):
+    def ask(self, url, most=None, requests=None, timeout=20.0, **options):
         async def go():
             teacher = OpenAIBackend(url, "", timeout=timeout)
             try:
+                most_of_all = self.ledger.budget if most is None else most
                 await ask(
-                    requests or self.requests,
-                    self.ledger,
-                    teacher,
-                    Settings(patience=0.01, **settings),
-                    most=self.ledger.budget if most is None else most,
-                )
+                    requests or self.requests, self.ledger, teacher, most=most_of_all, patience=0.01, **options
+                )  # fmt: skip
             finally:
                 await teacher.close()
 
         asyncio.run(go())
         return estimates_in(self.ledger, requests or self.requests)
 
+    def forecast(self, estimates):
+        return with_estimates(Thousands().predict(self.requests), self.requests, estimates.found).tokens.tolist()
+
 
 @pytest.fixture
-def asking(tmp_path, batch):
-    made = Asking(tmp_path, batch)
+def asking(tmp_path):
+    made = Asking(tmp_path)
     yield made
     made.ledger.close()
 
@@ -232,7 +227,7 @@ class TestAsking:
             assert request.limit == LIMIT
             assert (request.body["model"], request.body["temperature"]) == ("m", 0)
 
-    def test_what_is_no_number_is_asked_for_once_more_and_more_strictly(self, asking):
+    def test_a_reply_that_is_not_a_number_is_asked_for_once_more_and_more_strictly(self, asking):
         with hostile.Server(teaches("Well, let me see.", by_size)) as server:
             found = asking.ask(server.url)
         assert found.found["q2"] == 30
@@ -249,8 +244,7 @@ class TestAsking:
             found = asking.ask(server.url)
         assert (found.asked, found.retried, found.fell_back) == (6, 6, 6)
         assert server.generated == found.tokens == asking.ledger.spent
-        forecast = Taught(Fixed(), found.found).predict([r.query for r in asking.requests])
-        assert forecast.tokens.tolist() == [1000, 1001, 1002, 1003, 1004, 1005]
+        assert asking.forecast(found) == [1000, 1001, 1002, 1003, 1004, 1005]
 
     def test_a_number_that_was_cut_off_is_not_believed(self, asking):
         async def cut(request, reply):
@@ -267,8 +261,7 @@ class TestAsking:
         with hostile.Server(teaches(lambda text: "50" if "30" in text else "no idea")) as server:
             found = asking.ask(server.url)
         assert found.found == {"q2": 50}
-        forecast = Taught(Fixed(), found.found).predict([r.query for r in asking.requests])
-        assert forecast.tokens.tolist() == [1000, 1001, 50, 1003, 1004, 1005]
+        assert asking.forecast(found) == [1000, 1001, 50, 1003, 1004, 1005]
 
     def test_nobody_is_asked_again_who_was_asked_before(self, asking):
         with hostile.Server(teaches(lambda text: "50" if "30" in text else "no idea")) as server:
@@ -276,19 +269,28 @@ class TestAsking:
             assert asking.ask(server.url) == first
             assert len(server.requests) == asked == 6 + 5
 
-    def test_a_teacher_that_is_down_is_not_waited_for_by_everyone(self, tmp_path, batch):
-        asking = Asking(tmp_path, batch, n=50)
-        with asking.ledger:
-            found = asking.ask("http://127.0.0.1:9/v1", concurrency=4)
-            assert (found.asked, found.fell_back, found.tokens) == (4, 50, 0)
+    def test_a_teacher_that_is_down_is_not_waited_for_by_everyone(self, tmp_path):
+        asking = Asking(tmp_path, n=50)
+        with asking.ledger, hostile.Server(hostile.fails(429)) as server:
+            found = asking.ask(server.url, concurrency=4, attempts=3)
+            assert (found.asked, found.fell_back, found.tokens) == (0, 50, 0)
+            assert len(server.requests) == 4 * 3
+            server.behave = teaches(by_size)  # resumed later
+            assert asking.ask(server.url).fell_back == 0
 
-    def test_a_teacher_that_stalls_has_cost_what_it_was_granted(self, tmp_path, batch):
-        asking = Asking(tmp_path, batch, n=50)
+    def test_a_teacher_that_stalls_has_cost_what_it_was_granted(self, tmp_path):
+        asking = Asking(tmp_path, n=50)
         with asking.ledger, hostile.Server(hostile.silence_in_mid_stream) as server:
             found = asking.ask(server.url, concurrency=4, timeout=0.5)
             assert (found.asked, found.retried, found.fell_back) == (4, 4, 50)
             assert found.tokens == asking.ledger.spent == 8 * LIMIT
             assert server.generated <= found.tokens
+
+    def test_nobody_is_asked_about_more_than_twice(self, asking):
+        with hostile.Server(hostile.fails(500)) as server:
+            for _ in range(3):
+                asking.ask(server.url)
+            assert len(server.requests) == 12
 
     def test_a_teacher_that_comes_back_is_asked_again(self, asking):
         fails = iter([hostile.fails(503), hostile.fails(429)])
@@ -321,65 +323,114 @@ class TestAsking:
             found = asking.ask(server.url, most=2 * LIMIT)
         assert (found.asked, found.tokens, server.generated) == (6, 6, 6)
 
-    def test_a_question_without_text_is_nothing_to_estimate(self, asking, batch):
+    def test_a_question_without_text_is_not_asked_about(self, asking):
         prompt = {"custom_id": "ids", "url": "/v1/completions", "body": {"prompt": [5, 6, 7]}}
-        requests = list(read_requests(batch([prompt])))
+        requests = requests_from([prompt])
         with hostile.Server(teaches("70")) as server:
             assert asking.ask(server.url, requests=requests).fell_back == 1
             assert server.requests == []
 
-    def test_several_answers_are_refused_before_anything_is_paid(self, asking, batch):
-        requests = list(read_requests(batch([request_line("a", n=2)])))
-        with hostile.Server(teaches("70")) as server, pytest.raises(InputError, match="several answers"):
-            asking.ask(server.url, requests=requests)
-        assert server.generated == 0
+    def test_a_money_budget_pays_for_prompts_and_numbers(self, tmp_path):
+        rates = Rates.dollars(1, 4)
+        asking = Asking(tmp_path, budget=10**8)
+        with asking.ledger, hostile.Server(teaches(by_size)) as server:
+            found = asking.ask(server.url, rates=rates)
+            assert (found.fell_back, found.tokens) == (0, 6)
+            assert asking.ledger.spent == 6 * (5 * 1000 + 4000)
+            assert found.found["q2"] == 30
+        asking = Asking(make(tmp_path / "less"), budget=10**8)
+        with asking.ledger, hostile.Server(teaches("so " * 40)) as server:
+            found = asking.ask(server.url, rates=rates, most=4_000_000)
+            assert 0 < asking.ledger.spent <= 4_000_000
+            assert found.tokens == server.generated
 
 
-def test_every_sample_is_told_what_is_left_of_the_grant(tmp_path, batch):
-    requests = list(read_requests(batch([request_line("a")])))
-
-    async def go(url, ledger):
-        backend = OpenAIBackend(url, "")
-        settings = Settings(policy="tale", samples=3, attempts=1)
-        try:
-            await run(requests, ledger, BudgetAware(backend), Fixed(), settings, verify=lambda name, found: False)
-        finally:
-            await backend.close()
-
-    with Ledger.create(tmp_path / "ledger", 100) as ledger, hostile.Server(teaches("-", words=30)) as server:
-        asyncio.run(go(server.url, ledger))
-        assert [limit_told(request) for request in server.requests] == [100, 70, 40]
-        assert ledger.spent == server.generated == 90
+def make(folder):
+    folder.mkdir()
+    return folder
 
 
-def test_an_attempt_that_is_repeated_is_told_the_limit_once(tmp_path, batch):
-    requests = list(read_requests(batch([request_line("a")])))
-    heard = []
+class Teaching:
+    """Estimates ten tokens of everything, and answers as it is told."""
 
-    class Flaky:
-        model = "m"
+    model = "m"
 
-        async def complete(self, body, limit):
-            heard.append(body["messages"][-1]["content"])
-            if len(heard) < 3:
-                raise Unavailable("busy", tokens=0, delay=0.0)
-            return Completion("ok", 1, "stop", "server", body={"choices": [{"text": "ok"}]})
+    def __init__(self, *answers):
+        self.answers, self.heard = list(answers), []
 
-    with Ledger.create(tmp_path / "ledger", 100) as ledger:
-        asyncio.run(run(requests, ledger, BudgetAware(Flaky()), Fixed(), Settings(policy="tale")))
-    assert len(heard) == 3
-    assert len(set(heard)) == 1
-    assert heard[0].count("Keep the entire response") == 1
+    def can_continue(self, body):
+        return False
+
+    async def complete(self, body, limit, **options):
+        asked = body["messages"][-1]["content"]
+        if "How many tokens" in asked:
+            return completion("10", 1, limit)
+        self.heard.append((asked, limit))
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return completion("wrong", answer, limit)
+
+    async def close(self):
+        pass
+
+
+def completion(text, tokens, limit):
+    finish = "stop" if tokens <= limit else "length"
+    form = {"choices": [{"text": text}], "usage": {"prompt_tokens": 0}}
+    return Completion(text, min(tokens, limit), finish, "server", body=form)
+
+
+def taught(backend, budget=101, **settings):
+    gold = {"a": ("right", "exact")}
+    run = Run(
+        [request_line("a")],
+        budget=budget,
+        backend=backend,
+        forecaster=Thousands(),
+        gold=gold,
+        policy="tale",
+        **settings,
+    )
+    with run:
+        asyncio.run(run.execute(patience=0.0))
+        return run.spent
+
+
+class TestStatedLimits:
+    def test_every_sample_is_told_what_is_left_of_the_grant(self):
+        backend = Teaching(30, 30, 30)
+        assert taught(backend, samples=3) == 1 + 90
+        assert [limit for _, limit in backend.heard] == [100, 70, 40]
+        for text, limit in backend.heard:
+            assert text.endswith(f"\n\nKeep the entire response within at most {limit} tokens.")
+
+    def test_the_limit_is_the_one_that_holds_be_it_the_callers_own(self):
+        backend = Teaching(30)
+        run = Run(
+            [request_line("a", max_tokens=40)], budget=101, backend=backend, policy="tale", forecaster=Thousands()
+        )
+        run.complete()
+        ((text, limit),) = backend.heard
+        assert limit == 40
+        assert "at most 40 tokens" in text
+
+    def test_an_attempt_that_is_repeated_is_told_the_limit_once(self):
+        backend = Teaching(*[Unavailable("busy", tokens=0, delay=0.0)] * 2, 1)
+        taught(backend)
+        assert len(backend.heard) == 3
+        assert len(set(backend.heard)) == 1
+        assert backend.heard[0][0].count("Keep the entire response") == 1
 
 
 # --- the command -------------------------------------------------------------------------------
 
 
-def limit_told(request):
+def limit_stated(request):
     """The limit in the prompt, which must be the one that was sent."""
-    (told,) = re.findall(r"within at most (\d+) tokens", request.body["messages"][-1]["content"])
-    assert int(told) == request.limit
-    return int(told)
+    (stated,) = re.findall(r"within at most (\d+) tokens", request.body["messages"][-1]["content"])
+    assert int(stated) == request.limit
+    return int(stated)
 
 
 def command(path, folder, *more, budget=2000):
@@ -401,22 +452,23 @@ class TestTheCommand:
             assert main(command(path, tmp_path, "--base-url", server.url)) == 0
         said = capsys.readouterr().out
         assert (
-            "teacher    6 queries asked, 0 of them twice, 0 fell back on the forecast; 6 tokens, of this budget" in said
+            "teacher    6 requests asked about, 0 of them twice, 0 fell back on the forecast; 6 tokens, of this budget"
+            in said
         )
-        assert f"spent      {server.generated} of 2,000 tokens" in said
+        assert f"spent      {server.generated} tokens of 2,000 tokens" in said
         answered = [request for request in server.requests if not is_estimate(request)]
-        grants = np.array([limit_told(request) for request in answered])
+        grants = np.array([limit_stated(request) for request in answered])
         needs = np.array([int(re.search(r"of (\d+)", r.body["messages"][-1]["content"])[1]) for r in answered])
         assert grants.sum() == 2000 - 6  # eq. 21 to 23, for what the estimates have left
         assert np.abs(grants - needs / needs.sum() * 1994).max() <= 1
 
-    def test_what_it_tells_of_the_teacher(self, tmp_path, path, capsys):
+    def test_the_summary_says_what_asking_came_to(self, tmp_path, path, capsys):
         with hostile.Server(teaches("hm", lambda text: "9" if "30" in text else "hm")) as server:
             assert main(command(path, tmp_path, "--base-url", server.url, "--json")) == 0
         expected = {"asked": 6, "retried": 6, "fell_back": 5, "tokens": 12, "flags": {}, "charged": True}
-        verdict = json.loads(capsys.readouterr().out)
-        assert verdict["teacher"] == expected
-        assert verdict["queries"] == verdict["finished"] == len(read_jsonl(tmp_path / "out")) == 6
+        summary = json.loads(capsys.readouterr().out)
+        assert summary["teacher"] == expected
+        assert summary["requests"] == summary["outcomes"]["finished"] == len(read_jsonl(tmp_path / "out")) == 6
         assert json.loads((tmp_path / "run" / "manifest.json").read_text())["teacher"] == expected
 
     def test_another_teacher_is_counted_and_not_charged(self, tmp_path, path, capsys, monkeypatch):
@@ -425,12 +477,12 @@ class TestTheCommand:
         with hostile.Server(teaches(by_size)) as server, hostile.Server(teaches(by_size)) as teacher:
             more = ["--base-url", server.url, "--teacher-url", teacher.url, "--teacher-model", "larger", "--json"]
             assert main(command(path, tmp_path, *more)) == 0
-            verdict = json.loads(capsys.readouterr().out)
+            summary = json.loads(capsys.readouterr().out)
             assert main([*command(path, tmp_path, *more), "--resume"]) == 0
-        assert json.loads(capsys.readouterr().out)["teacher"] == verdict["teacher"]
-        assert verdict["teacher"]["tokens"] == teacher.generated == len(teacher.requests) == 6
-        assert not verdict["teacher"]["charged"]
-        assert verdict["spent"] == server.generated
+        assert json.loads(capsys.readouterr().out)["teacher"] == summary["teacher"]
+        assert summary["teacher"]["tokens"] == teacher.generated == len(teacher.requests) == 6
+        assert not summary["teacher"]["charged"]
+        assert summary["spent"] == server.generated
         assert not any(map(is_estimate, server.requests))
         assert {r.body["model"] for r in teacher.requests} == {"larger"}
         assert {r.headers["authorization"] for r in teacher.requests} == {"Bearer of the teacher"}
@@ -447,30 +499,27 @@ class TestTheCommand:
         with hostile.Server(teaches(estimates, words=100)) as server:
             main(command(path, tmp_path, "--base-url", server.url, budget=budget))
         assert server.generated <= budget
-        told = json.loads((tmp_path / "run" / "manifest.json").read_text())["teacher"]
-        assert told["tokens"] <= budget // 2
-        assert server.generated > budget - 6 or budget < 6  # and there is no query without a use for the rest
+        teacher = json.loads((tmp_path / "run" / "manifest.json").read_text())["teacher"]
+        assert teacher["tokens"] <= budget // 2
+        assert server.generated > budget - 6 or budget < 6  # and there is no request without a use for the rest
         lines = read_jsonl(tmp_path / "out") + read_jsonl(tmp_path / "err")
         assert sorted(line["custom_id"] for line in lines) == [f"q{i}" for i in range(6)]
 
-    def test_estimates_are_no_answers_to_be_graded(self, tmp_path, path, batch, capsys):
+    def test_estimates_are_not_graded(self, tmp_path, path, batch, capsys):
         gold = batch([{"custom_id": "q1", "gold": "word word", "grader": "exact"}], "gold.jsonl")
         with hostile.Server(teaches("70", words=2)) as server:
             assert main(command(path, tmp_path, "--base-url", server.url, "--gold", gold, "--json")) == 0
-        assert json.loads(capsys.readouterr().out)["solved"] == 1
+        assert json.loads(capsys.readouterr().out)["correct"] == 1
 
     @pytest.mark.parametrize(
         ("more", "said"),
         [
-            (
-                ["--policy", "clear", "--teacher-url", "http://127.0.0.1:9/v1"],
-                "policy clear asks no teacher (use --policy",
-            ),
+            (["--policy", "clear", "--teacher-url", "http://127.0.0.1:9/v1"], "only policy tale asks a teacher"),
             (["--teacher-model", "larger"], "--teacher-model without --teacher-url"),
-            (["--teacher-url", "ftp://x"], "base URL 'ftp://x' is not one"),
+            (["--teacher-url", "ftp://x"], "the base URL is invalid"),
         ],
     )
-    def test_a_teacher_that_cannot_be_meant(self, tmp_path, path, capsys, more, said):
+    def test_a_teacher_that_makes_no_sense_is_refused(self, tmp_path, path, capsys, more, said):
         assert main(command(path, tmp_path, "--base-url", "http://127.0.0.1:9/v1", *more)) == 2
         assert said in capsys.readouterr().err
         assert not (tmp_path / "run").exists()
@@ -478,12 +527,12 @@ class TestTheCommand:
     def test_names_of_estimates_are_reserved(self, tmp_path, batch, capsys):
         path = batch([request_line("a"), request_line(f"{ESTIMATE}1:a")])
         assert main(command(path, tmp_path, "--base-url", "http://127.0.0.1:9/v1")) == 2
-        assert f"{path}:2: custom_id '{ESTIMATE}1:a' begins with" in capsys.readouterr().err
+        assert f"custom_id '{ESTIMATE}1:a' begins with" in capsys.readouterr().err
         assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("charged", [True, False], ids=["same model", "another"])
-def test_a_run_killed_while_it_asks_goes_on_without_asking_again(tmp_path, path, charged):
+def test_a_run_killed_while_it_asks_continues_without_asking_again(tmp_path, path, charged):
     """kill -9 with three estimates in the ledger and one under way."""
     held = []
 
@@ -495,7 +544,7 @@ def test_a_run_killed_while_it_asks_goes_on_without_asking_again(tmp_path, path,
         await teaches(by_size, words=10)(request, reply)
 
     with hostile.Server(holds_the_fourth) as server, hostile.Server(holds_the_fourth) as other:
-        teacher = server if charged else other
+        asked_of = server if charged else other
         arguments = command(path, tmp_path, "--base-url", server.url, "--concurrency", 1, budget=300)
         arguments += [] if charged else ["--teacher-url", other.url]
         process = subprocess.Popen([sys.executable, "-m", "shadowprice", *arguments])
@@ -505,20 +554,20 @@ def test_a_run_killed_while_it_asks_goes_on_without_asking_again(tmp_path, path,
         finally:
             process.send_signal(signal.SIGKILL)
             process.wait()
-        before = len(teacher.requests)
+        before = len(asked_of.requests)
         assert main([*arguments, "--resume"]) == 0
         asked = [
-            (subject(r), STRICTLY in r.body["messages"][-1]["content"]) for r in teacher.requests if is_estimate(r)
+            (subject(r), STRICTLY in r.body["messages"][-1]["content"]) for r in asked_of.requests if is_estimate(r)
         ]
         assert before == 4
         assert set(asked[4:]) == {("Question of 40", True), ("Question of 50", False), ("Question of 60", False)}
         assert len(asked) == len(set(asked)) == 7
-        told = json.loads((tmp_path / "run" / "manifest.json").read_text())["teacher"]
-        assert (told["asked"], told["retried"], told["fell_back"]) == (6, 1, 0)
-        assert told["tokens"] == 6 + LIMIT
+        teacher = json.loads((tmp_path / "run" / "manifest.json").read_text())["teacher"]
+        assert (teacher["asked"], teacher["retried"], teacher["fell_back"]) == (6, 1, 0)
+        assert teacher["tokens"] == 6 + LIMIT
         assert server.generated <= 300
         assert main([*arguments, "--resume"]) == 0
-        assert len(asked) == sum(map(is_estimate, teacher.requests))
+        assert len(asked) == sum(map(is_estimate, asked_of.requests))
 
 
 def wait_for(condition, seconds=60.0):
@@ -528,7 +577,17 @@ def wait_for(condition, seconds=60.0):
         time.sleep(0.01)
 
 
-def test_a_query_the_teacher_never_heard_of_keeps_its_forecast():
-    queries = [Request("a", "x"), Request("b", "y")]
-    forecast = Taught(Fixed(), {"b": 7, "elsewhere": 3}).predict(queries)
+def test_a_request_the_teacher_never_heard_of_keeps_its_forecast():
+    requests = [Request("a", "x"), Request("b", "y")]
+    forecast = with_estimates(Thousands().predict(requests), requests, {"b": 7, "elsewhere": 3})
     assert forecast.tokens.tolist() == [1000, 7]
+
+
+def test_what_the_teacher_refuses_does_not_fail_the_request():
+    class Refuses(Teaching):
+        async def complete(self, body, limit, **options):
+            if "How many tokens" in body["messages"][-1]["content"]:
+                raise Refused("no")
+            return await super().complete(body, limit, **options)
+
+    assert taught(Refuses(10), budget=100) == 10

@@ -52,10 +52,10 @@ def simulate(
     """
     first: dict[tuple[str, str], Trace] = {}
     for trace in read_traces(traces) if isinstance(traces, str | os.PathLike) else traces:
-        known = first.setdefault((trace.dataset, trace.id), trace)
-        if known.model != trace.model:
-            raise InputError(f"traces of several models: {known.model}, {trace.model}", fix="simulate one at a time")
+        first.setdefault((trace.dataset, trace.id), trace)
     answers = list(first.values())
+    if len(models := sorted({trace.model for trace in answers})) > 1:
+        raise InputError(f"traces of several models: {', '.join(models)}", fix="simulate one at a time")
     if not answers:
         raise InputError("no traces", fix="give one or more")
     chosen = Settings(**{"concurrency": 1, **settings})

@@ -92,9 +92,8 @@ RUNS = {
     "tale": {"policy": "tale"},
     "taught": {"policy": "tale", "teacher": Recorded(TRACES)},
     "failing": {"policy": "uniform", "backend": Failing, "budget": 6000, "attempts": 2},
-    "samples": {"policy": "uniform", "samples": 3, "gold": GOLD, "budget": 6000},
-    "money": {"policy": "expected", "budget": "$0.004", "rates": RATES},
-    "metered money": {"policy": "index", "accounting": "metered", "budget": "$0.004", "rates": RATES},
+    "samples": {"policy": "uniform", "samples": 3, "max_tokens": 512, "gold": GOLD, "budget": 6000},
+    "money": {"policy": "index", "accounting": "metered", "budget": "$0.004", "rates": RATES},
 }
 
 

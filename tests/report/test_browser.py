@@ -15,14 +15,13 @@ import pytest
 from shadowprice.report.labels import outcome_label
 from shadowprice.report.reproduction import report
 from shadowprice.report.run import run_report
-from shadowprice.runs import RunFolder
 
 from .helpers import HOSTILE
-from .test_run import answer, clearing
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium here (Debian: apt-get install chromium)")
 DESKTOP, PHONE = 1280, 390
+RUNS = ("reserved", "failing", "money")  # those of conftest.py that have a page of their own kind
 
 # Runs inside the page and reports what it found; errors of the page are in the browser's log.
 LOOK = """
@@ -101,24 +100,17 @@ def look_at(page, folder, *, width=DESKTOP, dark=False, words=()):
 
 
 @pytest.fixture(scope="module")
-def pages(results, tmp_path_factory):
-    """The page about a reproduction, with the commands of its policies, and the page about a run."""
+def pages(results, run_of):
+    """The page about a reproduction, with the commands of its policies, and pages about runs."""
     command = (
         "shadowprice run QUESTIONS --policy {policy} --accounting {accounting} --no-reclaim --budget {budget}/query"
     )
     rows = [{**row, "command": command.format(**row)} if row["table"] == "main" else row for row in results.rows]
     page = report(type(results)(rows, results.meta, results.queries))
-    folder = tmp_path_factory.mktemp("runs") / "run"
-    place = RunFolder.create(folder, 500, {"policy": "clear", "model": "m"})
-    with place.ledger as ledger:
-        for number in range(30):
-            reservation = ledger.reserve(f"q{number}", 16)
-            ledger.settle(reservation, 3 + number % 14, answer(3 + number % 14, "length" if number % 3 else "stop"))
-        place.save(rounds=[clearing(500, 30), clearing(300, 12), clearing(90, 5)])
-    return {"results": page, "run": run_report(folder)}
+    return {"results": page, **{name: run_report(run_of(name)) for name in RUNS}}
 
 
-@pytest.fixture(scope="module", params=[("results", DESKTOP), ("results", PHONE), ("run", DESKTOP), ("run", PHONE)])
+@pytest.fixture(scope="module", params=[(kind, width) for kind in ("results", *RUNS) for width in (DESKTOP, PHONE)])
 def shown(request, pages, tmp_path_factory):
     kind, width = request.param
     found, errors = look_at(pages[kind], tmp_path_factory.mktemp("browser"), width=width)
@@ -132,7 +124,7 @@ def test_it_opens_without_errors(shown):
 
 def test_every_section_and_figure_is_visible(shown):
     assert shown["hidden"] == []
-    assert len(shown["plots"]) >= (25 if shown["kind"] == "results" else 3)
+    assert len(shown["plots"]) >= {"results": 25, "failing": 2}.get(shown["kind"], 3)
     for plot in shown["plots"]:
         assert plot["drawn"] >= 5, plot["about"]
         assert plot["height"] > 100, plot["about"]
@@ -186,8 +178,8 @@ def test_the_query_table_filters_and_sorts(pages, results, tmp_path):
 def test_dark_mode_has_light_text(pages, tmp_path):
     (tmp_path / "light").mkdir()
     (tmp_path / "dark").mkdir()
-    light, _ = look_at(pages["run"], tmp_path / "light")
-    dark, errors = look_at(pages["run"], tmp_path / "dark", dark=True)
+    light, _ = look_at(pages["reserved"], tmp_path / "light")
+    dark, errors = look_at(pages["reserved"], tmp_path / "dark", dark=True)
     assert errors == []
     assert brightness(light["background"]) > 240
     assert brightness(light["ink"]) < 60

@@ -39,6 +39,15 @@ def test_metered_is_compared_with_metered_only():
     assert re.findall(r'class="(up|down)">(\S+?)<', table) == [("up", "+4.0"), ("down", "−10.0")]
 
 
+def test_reclaimed_is_compared_with_reserved():
+    rows = [main_row("uniform", 5.0), main_row("clear", 9.0), main_row("clear", 12.0, accounting="reclaimed")]
+    rows += [main_row("uniform", 30.0, accounting="metered")]
+    table = main_table(rows)
+    assert re.findall(r'scope="rowgroup"[^>]*>(.*?)<', table) == ["reserved accounting", "metered accounting"]
+    assert bold(table) == ["12.0", "30.0"]
+    assert re.findall(r'class="(up|down)">(\S+?)<', table) == [("up", "+4.0"), ("up", "+7.0")]
+
+
 def test_a_gain_whose_interval_contains_zero_has_no_colour():
     table = main_table([main_row("uniform", 5.0), main_row("clear", 6.0, gain=1.0, gain_low=-0.5, gain_high=2.5)])
     assert '<td class="">+1.0<small>−0.5 to 2.5</small></td>' in table

@@ -100,7 +100,7 @@ def test_drawing_changes_no_global_settings(results, tmp_path):
 
 def test_the_tokens_of_a_waterfall_add_up_to_the_budget(results):
     rows = results.table("waterfall")
-    assert {row["accounting"] for row in rows} == {"reserved", "metered"}
+    assert {row["accounting"] for row in rows} == {"reserved", "reclaimed", "metered"}
     for row in rows:
         total, *parts = waterfall_steps(row)
         assert sum(step.tokens for step in parts) == pytest.approx(total.tokens, abs=3)

@@ -21,6 +21,7 @@ from .helpers import Page, main_row
         ({"policy": "clear", "accounting": "reserved", "reclaim": False}, "CLEAR"),
         ({"policy": "clear", "accounting": "reserved", "reclaim": True}, "CLEAR, reclaim"),
         ({"policy": "clear", "accounting": "reserved"}, "CLEAR"),
+        ({"policy": "clear", "accounting": "reclaimed"}, "CLEAR, reclaim"),
         ({"policy": "uniform", "accounting": "metered"}, "uniform, metered"),
         ({"policy": "uniform", "accounting": "metered", "reclaim": True}, "uniform, metered"),
         ({"policy": "index", "accounting": "metered", "reclaim": None}, "index, metered"),
@@ -56,9 +57,13 @@ def test_people_read_the_words_of_outcomes_and_not_the_names_of_columns():
 
 def test_reclaiming_policies_have_their_own_lines_in_tables_and_figures():
     rows = [
-        main_row(policy, solved, reclaim=reclaim, budget=budget)
+        main_row(policy, solved, accounting=accounting, budget=budget)
         for budget in (100, 200)
-        for policy, solved, reclaim in (("uniform", 5, False), ("clear", 9, False), ("clear", 11, True))
+        for policy, solved, accounting in (
+            ("uniform", 5, "reserved"),
+            ("clear", 9, "reserved"),
+            ("clear", 11, "reclaimed"),
+        )
     ]
     page = report(Results(rows, {"model": "m"}))
     table = page[page.index('<section id="main"') : page.index('<section id="figures"')]

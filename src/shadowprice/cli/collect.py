@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import sys
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from shadowprice.cli.common import DONE, EXHAUSTED, count, refuse_same_file
@@ -69,8 +70,9 @@ def collect(options: argparse.Namespace) -> int:
     from shadowprice.cost import TOKENS
     from shadowprice.engine.executor import Progress
     from shadowprice.engine.fixed import Ages
+    from shadowprice.formats.results import parse_result
     from shadowprice.formats.traces import write_traces
-    from shadowprice.runs import RunFolder
+    from shadowprice.run_folder import RunFolder
 
     if min(options.samples, options.max_tokens, options.concurrency) < 1 or options.temperature < 0:
         raise InputError(
@@ -129,6 +131,7 @@ def collect(options: argparse.Namespace) -> int:
         )
         write_traces(options.out, traces)
         folder.save(done=not progress.stopped)
+        failures = [parse_result(line) for _, line in folder.ledger.notes()]
     correct, cut = sum(bool(t.correct) for t in traces), sum(t.truncated for t in traces)
     summary = {"traces": len(traces), "failed": len(requests) - len(traces), "correct": correct, "truncated": cut}
     summary["tokens"] = sum(t.tokens for t in traces)
@@ -138,8 +141,11 @@ def collect(options: argparse.Namespace) -> int:
         share = f"{100 * correct / len(traces):.1f}% correct" if traces else "none correct"
         print(f"{count(len(traces), 'trace')} -> {options.out}: {share}, {cut:,} cut at the cap", end="")
         print(f", {summary['tokens']:,} tokens; {summary['failed']:,} failed")
+    causes = Counter(each.failure.message for each in failures if each.outcome == "failed" and each.failure)
+    for message, times in causes.most_common(3):
+        print(f"warning: {times:,} failed: {message} (--resume tries again)", file=sys.stderr)
     if progress.stopped:
-        print(f"warning: {progress.stopped}; nothing more was sent (--resume continues)", file=sys.stderr)
+        print(f"warning: {progress.stopped}; nothing more was sent to it (--resume continues)", file=sys.stderr)
     return EXHAUSTED if summary["failed"] else DONE
 
 

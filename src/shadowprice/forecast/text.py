@@ -306,6 +306,3 @@ def _slope(before: Array, wanted: Array) -> float:
         return 0.0
     doubt = float(np.mean((y - x) ** 2)) / _SLOPE_SD**2
     return float(np.clip((x @ y + doubt) / (x @ x + doubt), 0.0, 3.0))
-
-
-Text = TextForecaster  # the earlier name, until all callers use the new one

@@ -190,7 +190,7 @@ def calibration(lab: Lab) -> list[Row]:
 
 def _share(kind: str, forecast: float, observed: float, n: int) -> Row:
     """A forecast and an observed share of n queries, in percent, with the Wilson interval."""
-    interval = binomtest(round(observed * n), n).proportion_ci(method="wilson")
+    interval = binomtest(round(observed * n), n).proportion_ci(method="wilson")  # truncated lengths count in part
     return {
         "kind": kind,
         "forecast": forecast,

@@ -173,7 +173,9 @@ def _why(account: Account, view: RequestView, outcome: str) -> str:
     if outcome in ("finished", "landed"):
         limit = "" if account.metered or account.rates.money else f" of {_grant(view):,}" if view.attempts else ""
         how = "ended" if outcome == "finished" else "was asked for its final answer"
-        return f"{how} after {view.usage.output:,}{limit} tokens{flags}"
+        several = len(view.attempts) > 1 and (account.manifest.get("asked") or {}).get("samples", 1) > 1
+        samples = f", in {len(view.attempts):,} samples" if several else ""
+        return f"{how} after {view.usage.output:,}{limit} tokens{samples}{flags}"
     if outcome == "truncated":
         return f"{_why_truncated(account, view)}{flags}"
     failure = view.failure
@@ -248,7 +250,8 @@ def _steps(account: Account, graded: bool) -> list[Step]:
         if attempt.end is None:
             parts["in flight or lost"] += attempt.grant
             continue
-        parts["returned"] += max(0, attempt.grant - attempt.cost)
+        if attempt.end != "chunk":  # what a sample left of its grant is granted to the next
+            parts["returned"] += max(0, attempt.grant - attempt.cost)
         parts[_bought(attempt, account.requests.get(attempt.request), graded)] += attempt.cost
     total = "granted"
     if account.metered:
@@ -256,14 +259,13 @@ def _steps(account: Account, graded: bool) -> list[Step]:
         total = "budget" if account.spent <= account.budget else "spent"
     useful = "correct answers" if graded else "finished answers"
     always = ("failed attempts", "truncated answers", *(["wrong answers"] if graded else []))
-    steps = [
+    return [
         Step(total, sum(parts.values()), "total"),
         Step("never spent" if account.metered else "returned unused", parts["returned"], "returned"),
         *(Step(name, parts[name], kind) for name, kind in _OPTIONAL.items() if parts[name]),
         *(Step(name, parts[name]) for name in always),
         Step(useful, parts[useful], "useful"),
     ]
-    return steps
 
 
 _OPTIONAL = {

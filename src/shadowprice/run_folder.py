@@ -1,0 +1,124 @@
+"""The folder of a run: what was asked (manifest.json), expected (forecast.jsonl) and what happened (ledger.sqlite)."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+from shadowprice import __version__
+from shadowprice.accounts.sqlite import Ledger
+from shadowprice.engine.scheduler import Round
+from shadowprice.errors import InputError
+from shadowprice.formats.files import replacing
+from shadowprice.formats.forecasts import forecast_line
+from shadowprice.types import Forecast
+
+_FORMAT = 2  # of run folders
+
+
+@dataclass
+class RunFolder:
+    """Keeps a run so that it can be resumed after Ctrl-C, a crash or kill -9.
+
+    `asked` is everything that the results depend on; a run is only resumed with the same.
+    """
+
+    path: Path
+    manifest: dict[str, Any]
+    ledger: Ledger = field(repr=False)
+
+    @classmethod
+    def open(
+        cls, path: str | os.PathLike[str], budget: int, asked: Mapping[str, Any], resume: bool | None = None
+    ) -> RunFolder:
+        """Creates the folder, or resumes it: if it exists (None), in any case (True), never (False)."""
+        again = os.path.lexists(path) if resume is None else resume
+        return (cls.resume if again else cls.create)(path, budget, asked)
+
+    @classmethod
+    def create(cls, path: str | os.PathLike[str], budget: int, asked: Mapping[str, Any]) -> RunFolder:
+        folder = Path(path)
+        manifest = {
+            "shadowprice": __version__,
+            "format": _FORMAT,
+            "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "budget": budget,
+            "asked": dict(asked),
+            "rounds": [],
+            "done": False,
+        }
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        new = folder.parent / f".shadowprice-{token_hex(8)}"
+        try:
+            new.mkdir()
+            _write(new, manifest)
+            new.rename(folder)  # it appears with its manifest: killed at any moment, it can be resumed
+        except BaseException as error:
+            shutil.rmtree(new, ignore_errors=True)
+            if isinstance(error, OSError) and os.path.lexists(folder):
+                raise InputError("exists", path=path, fix="--resume continues it; --run-folder names another") from None
+            raise
+        return cls(folder, manifest, Ledger.create(folder / "ledger.sqlite", budget))
+
+    @classmethod
+    def resume(cls, path: str | os.PathLike[str], budget: int, asked: Mapping[str, Any]) -> RunFolder:
+        folder = Path(path)
+        try:
+            manifest = json.loads((folder / "manifest.json").read_text())
+            if manifest.get("format") != _FORMAT:
+                raise InputError("was made by an older version of shadowprice", path=path, fix="start a new run")
+            before, started = {"budget": manifest["budget"], **manifest["asked"]}, bool(manifest["rounds"])
+        except FileNotFoundError:
+            raise InputError("is not a run to resume", path=path, fix="leave out --resume to start one") from None
+        except InputError:
+            raise
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise InputError("has a damaged manifest.json", path=path, fix="start a new run") from None
+        now = {"budget": budget, **json.loads(json.dumps(dict(asked)))}
+        for name in sorted(before.keys() | now.keys()):
+            if before.get(name) != now.get(name):
+                raise InputError(
+                    f"was started with another {name} ({before.get(name)!r:.60}, now {now.get(name)!r:.60})",
+                    path=path,
+                    fix="resume with the same, or start a new run",
+                )
+        ledger = folder / "ledger.sqlite"
+        if not started and not ledger.exists():  # killed before anything was sent
+            return cls(folder, manifest, Ledger.create(ledger, budget))
+        return cls(folder, manifest, Ledger.reopen(ledger))
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing is left to do: it ended, not because of its server, and nothing failed."""
+        summary = self.manifest.get("summary") or {}
+        open_ends = summary.get("stopped") or (summary.get("outcomes") or {}).get("failed")
+        return bool(self.manifest["done"]) and not open_ends
+
+    def rounds(self) -> list[Round]:
+        """The clearings that the run has had; one that it was killed right after is left out: it is made again."""
+        rounds = [Round(**each) for each in self.manifest["rounds"]]
+        again = rounds and not self.finished and rounds[-1].budget == self.ledger.available
+        return rounds[:-1] if again else rounds
+
+    def keep_forecast(self, names: Sequence[str], forecast: Forecast) -> None:
+        """Keeps what was expected of each request, in the form that --forecast reads; the first time only."""
+        path = self.path / "forecast.jsonl"
+        if not path.exists():
+            with replacing([path]) as (file,):
+                file.writelines(forecast_line(name, forecast, i) + b"\n" for i, name in enumerate(names))
+
+    def save(self, **changes: Any) -> None:
+        self.manifest.update(changes)
+        _write(self.path, self.manifest)
+
+
+def _write(folder: Path, manifest: dict[str, Any]) -> None:
+    with replacing([folder / "manifest.json"]) as (file,):
+        file.write(json.dumps(manifest, indent=2).encode() + b"\n")
