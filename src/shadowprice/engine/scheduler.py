@@ -231,11 +231,10 @@ class Batch:
     def after_error(self, place: int) -> Result | None:
         """What becomes of a request after an error: a result if another attempt does not help, else it waits."""
         error = self.error[place]
-        if place in self.so_far and is_not_continued(error) and self.start_over(place):
-            return None
-        if isinstance(error, Refused) or self.tries[place] >= self.attempts:
-            return self._failed(place)
-        return None
+        if isinstance(error, Refused):
+            anew = error.code == "not_continued" or self.continues(place) is False  # or it has just become known
+            return None if place in self.so_far and anew and self.start_over(place) else self._failed(place)
+        return self._failed(place) if self.tries[place] >= self.attempts else None
 
     def answered(self, place: int, answer: Completion, correct: bool | None = None, **extra: Any) -> Result:
         outcome: Outcome = "finished" if answer.finish == "stop" else "truncated"
@@ -304,11 +303,6 @@ def _plus(usage: Usage, part: Completion) -> Usage:
 
 def flagged(part: Completion, *flags: str) -> Completion:
     return replace(part, flags=tuple(dict.fromkeys((*part.flags, *flags))))
-
-
-def is_not_continued(error: BackendError | None) -> bool:
-    """Whether the error says that a part of an answer cannot be continued."""
-    return isinstance(error, Refused) and error.code == "not_continued"
 
 
 def is_over(part: Completion, grant: int, tokens: int, cap: float) -> bool:
