@@ -1,7 +1,7 @@
 """What can go wrong, as one tree.
 
     ShadowpriceError
-    ├── InputError        a file, a line or an argument is not what it must be; says where and how to mend it
+    ├── InputError        a file, a line or an argument is not what it must be; says where and how to fix it
     ├── MarketError       a curve, forecast or budget that no market can be made of (NaN, negative, wrong length)
     ├── PolicyError       an unknown policy or option; lists the known ones
     ├── MissingExtra      an optional package is not installed; names the pip line
@@ -10,7 +10,7 @@
     └── BackendError      a model did not answer
         ├── Unavailable   another try may help: connection, timeout, 5xx, rate limit
         ├── Refused       another try will not help: the request itself is at fault
-        └── Distrusted    its server was seen to ignore a limit, and is asked nothing more
+        └── LimitViolated    its server was seen to ignore a limit, and is asked nothing more
 
 Every message is one line, so that the command can print it as it is.
 """
@@ -95,7 +95,7 @@ class Refused(BackendError):
         self.code = code
 
 
-class Distrusted(BackendError):
+class LimitViolated(BackendError):
     """The server ignored the limit of an earlier request: what it would generate cannot be bounded."""
 
     def __init__(self, message: str) -> None:

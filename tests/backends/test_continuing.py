@@ -6,7 +6,7 @@ import pytest
 
 from shadowprice.backends.base import LANDING, join
 from shadowprice.backends.openai import OpenAIBackend
-from shadowprice.errors import Distrusted, Refused
+from shadowprice.errors import LimitViolated, Refused
 
 from . import hostile
 from .hostile import WORDS, Server, continues
@@ -146,7 +146,7 @@ class TestAServerThatDoesNotContinue:
         async def attempt(backend):
             first = await backend.complete(CHAT, 8)
             assert "limit_ignored" in first.flags
-            with pytest.raises(Distrusted):
+            with pytest.raises(LimitViolated):
                 await backend.complete(CHAT, 8, continue_from=first)
 
         assert len(using(hostile.says(9, {"completion_tokens": 9}), attempt)[0]) == 1

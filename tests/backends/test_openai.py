@@ -10,7 +10,7 @@ import time
 import pytest
 
 from shadowprice.backends.openai import OpenAIBackend
-from shadowprice.errors import Distrusted, InputError, MissingExtra, Refused
+from shadowprice.errors import InputError, LimitViolated, MissingExtra, Refused
 
 from . import hostile
 from .asking import CHAT, SHORT, TEXT, ask, meet
@@ -269,7 +269,7 @@ class TestALimitThatIsIgnored:
         async def thrice(url):
             backend = OpenAIBackend(url, "m", **SHORT)
             done = await asyncio.gather(*(backend.complete(CHAT, 10) for _ in range(2)))  # both are running by then
-            with pytest.raises(Distrusted, match=rf"{url}/? ignored a limit of 10 tokens: 11") as caught:
+            with pytest.raises(LimitViolated, match=rf"{url}/? ignored a limit of 10 tokens: 11") as caught:
                 await backend.complete(CHAT, 10)
             await backend.close()
             return done, caught.value

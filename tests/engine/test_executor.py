@@ -14,7 +14,7 @@ from shadowprice.cost import TOKENS, Rates, prompt_bound
 from shadowprice.engine import Settings, make_scheduler
 from shadowprice.engine.executor import Progress, execute
 from shadowprice.engine.fixed import Ages, Fixed
-from shadowprice.errors import Distrusted, LedgerError, Refused, Unavailable
+from shadowprice.errors import LedgerError, LimitViolated, Refused, Unavailable
 from shadowprice.formats.results import parse_result
 from shadowprice.types import Completion
 
@@ -268,7 +268,7 @@ class TestStopping:
 
     def test_a_server_that_ignores_limits_is_charged_for_it_and_sent_nothing_more(self):
         over = lambda body, limit: answer(body, 35, limit, "limit_ignored")  # noqa: E731
-        backend = Script(over, over, *[Distrusted("ignored a limit")] * 9)
+        backend = Script(over, over, *[LimitViolated("ignored a limit")] * 9)
         scheduler = Fixed(30, attempts=1)
         scheduler.add([request(f"q{i}") for i in range(20)])
         progress = Progress(1000)

@@ -15,7 +15,7 @@ from shadowprice.engine.prompts import with_limit
 from shadowprice.engine.reserved import Reserved
 from shadowprice.engine.scheduler import Report
 from shadowprice.engine.simulate import simulate
-from shadowprice.errors import Distrusted, InputError, Refused, Unavailable
+from shadowprice.errors import InputError, LimitViolated, Refused, Unavailable
 from shadowprice.market import POLICIES
 from shadowprice.types import Completion
 
@@ -227,7 +227,7 @@ class TestRounds:
 
     def test_a_server_that_is_not_trusted_any_more_leaves_requests_not_sent(self):
         made = one()
-        made.done(Report(made.next(100), 0, error=Distrusted("it ignored a limit")))
+        made.done(Report(made.next(100), 0, error=LimitViolated("it ignored a limit")))
         (result,) = made.close("it ignored a limit")
         assert (result.outcome, result.failure.code) == ("not_sent", "not_sent")
 

@@ -1,0 +1,8 @@
+"""The account of a run.
+
+sqlite    `Ledger`: what is promised, and the methods
+journal   the entries, and what they add up to
+stores    where they are kept: a file, or memory
+lock      one writer at a time
+view      a run folder, read and never written
+"""

@@ -66,7 +66,7 @@ class Backend(Protocol):
         A smaller limit in the body holds. One call is one attempt: a failure raises `Unavailable` or
         `Refused`, with what the attempt cost, and nothing is retried in here. What cannot be continued
         raises `Refused` with the code `not_continued`. An answer above its limit has the flag
-        `limit_ignored`; later calls raise `Distrusted`.
+        `limit_ignored`; later calls raise `LimitViolated`.
         """
         ...
 

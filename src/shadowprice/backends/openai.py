@@ -41,7 +41,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from shadowprice.backends._http import Client, StatusError
 from shadowprice.backends._stream import Answer, EventParser, mapping, parse_json, read_event
 from shadowprice.backends.base import BOX_STOPS, AsyncContext, can_be_continued, effective_limit, opens_box, with_text
-from shadowprice.errors import BackendError, Distrusted, InputError, Refused, Unavailable
+from shadowprice.errors import BackendError, InputError, LimitViolated, Refused, Unavailable
 from shadowprice.formats.limits import ENDPOINTS, LIMIT_FIELDS
 from shadowprice.types import Completion
 
@@ -134,7 +134,7 @@ class OpenAIBackend(AsyncContext):
 
     async def _answer(self, body: Mapping[str, Any], limit: int) -> Completion:
         if self._violation:
-            raise Distrusted(self._violation)
+            raise LimitViolated(self._violation)
         answer = Answer(body, limit)
         failure = await self._receive(self._request(body, limit), answer)
         # What breaks after the last word does not matter: the answer is complete.

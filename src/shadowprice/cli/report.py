@@ -12,7 +12,7 @@ from shadowprice.errors import InputError
 _DESCRIPTION = """\
 One HTML page that needs nothing else. Of a run: what its budget bought, the price of every clearing, how
 the budget went down, where the tokens went, and what became of every request. A run that is under way
-or crashed is read as it is; its ledger is never touched. Of results of `reproduce`: their page, anew.
+or crashed is read as it is; its ledger is never touched. Of results of `reproduce`: their page again.
 
   shadowprice report requests.answers.jsonl.run
   shadowprice report build/lab --out lab.html

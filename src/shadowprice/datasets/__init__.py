@@ -1,1 +1,6 @@
-"""Questions and recorded answers: the paper's benchmarks (`hub`), generated tasks, answers that ship."""
+"""Questions and answers to work with.
+
+hub       the paper's benchmarks on the Hugging Face hub
+tasks     generated tasks with known answers
+shipped   recorded answers that come with the package
+"""

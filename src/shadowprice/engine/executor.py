@@ -24,7 +24,7 @@ from shadowprice.accounts.sqlite import Ledger
 from shadowprice.backends.base import Backend, join
 from shadowprice.cost import TOKENS, Rates
 from shadowprice.engine.scheduler import Report, Scheduler, Work
-from shadowprice.errors import BackendError, Distrusted, Unavailable
+from shadowprice.errors import BackendError, LimitViolated, Unavailable
 from shadowprice.formats.results import chunk_line, result_line
 from shadowprice.types import Completion, Result, Usage
 
@@ -189,7 +189,7 @@ class _Loop:
         return work.bound + self.rates.cost(Usage(output=max(0, error.tokens - work.grant)))
 
     def _settle(self, reservation: int, report: Report) -> None:
-        if isinstance(report.error, Distrusted):
+        if isinstance(report.error, LimitViolated):
             self.progress.stop(str(report.error))
         result = self.scheduler.done(report)
         usage = Usage(output=report.error.tokens or 0) if report.error else Usage()

@@ -91,9 +91,9 @@ class Metered:
         self._age = np.concatenate([self._age, np.zeros(more, dtype=np.int64)])
         self._stopped = np.concatenate([self._stopped, np.zeros(more, dtype=bool)])
         self._waiting = np.concatenate([self._waiting, np.ones(more, dtype=bool)])
-        learnt = self._lesson > _FIRST_LESSON
+        learned = self._lesson > _FIRST_LESSON
         forecast = self._batch.forecast
-        self._corrected = recalibrate(forecast, self._age, self._stopped) if learnt else forecast
+        self._corrected = recalibrate(forecast, self._age, self._stopped) if learned else forecast
         self._outdated = True
 
     def restore(self, place: int, state: Result | Completion, *, sample: int = 0, landing: bool = False) -> None:
@@ -165,7 +165,7 @@ class Metered:
         self._waiting[:] = False
         return self._batch.left(self.price, stopped)
 
-    # --- what is learnt ------------------------------------------------------------------------
+    # --- what is learned ----------------------------------------------------------------------
 
     def _learn_length(self, place: int, answer: Completion) -> None:
         """How long an answer is that does not wait for more."""

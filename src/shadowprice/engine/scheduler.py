@@ -21,7 +21,7 @@ import numpy as np
 from shadowprice.arrays import Array
 from shadowprice.backends.base import join
 from shadowprice.cost import TOKENS, Rates, prompt_bound
-from shadowprice.errors import BackendError, Distrusted, Refused
+from shadowprice.errors import BackendError, LimitViolated, Refused
 from shadowprice.formats.declined import declined
 from shadowprice.types import Completion, Failure, Forecast, Outcome, Request, Result, Usage
 
@@ -224,7 +224,7 @@ class Batch:
             self.tries[place] = 0
             self.error.pop(place, None)
         elif report.error is not None:
-            if not isinstance(report.error, Distrusted):  # nothing was sent
+            if not isinstance(report.error, LimitViolated):  # nothing was sent
                 self.tries[place] += report.attempts
             self.error[place] = report.error
 
@@ -247,7 +247,7 @@ class Batch:
             if self.ended[place]:
                 continue
             error = self.error.get(place)
-            if stopped and (error is None or isinstance(error, Distrusted) or place in self.so_far):
+            if stopped and (error is None or isinstance(error, LimitViolated) or place in self.so_far):
                 yield self._unanswered(place, "not_sent", Failure("not_sent", f"not sent: {stopped}"))
             elif place in self.so_far:
                 part = self.so_far[place]

@@ -223,7 +223,7 @@ _SHAPES = {
 
 
 class _Targets:
-    """What is to be learnt about each question: log length and correctness, without the habits of the models."""
+    """What is to be learned about each question: log length and correctness, without the habits of the models."""
 
     def __init__(self, traces: Sequence[Trace], question: NDArray[np.intp]) -> None:
         self.question = question

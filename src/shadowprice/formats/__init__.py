@@ -1,0 +1,12 @@
+"""Every reader and writer of a file, once.
+
+jsonl       JSON lines: gzip or not, with the number of the line in every error
+batch       OpenAI Batch files; a limit put into a line without changing another byte of it
+limits      the fields that limit an answer, by endpoint
+questions   questions and their gold answers
+traces      recorded answers
+forecasts   forecasts that somebody else made
+results     results, the one place that writes and reads them
+declined    the result of a request that the market would not pay for
+files       files that appear complete or not at all
+"""
