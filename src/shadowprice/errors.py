@@ -7,9 +7,9 @@
     ├── MissingExtra      an optional package is not installed; names the pip line
     ├── LedgerError       the account was asked for what it cannot do
     │   └── Overdrawn     a reservation above what is available
-    └── BackendError      a model did not answer
-        ├── Unavailable   another try may help: connection, timeout, 5xx, rate limit
-        ├── Refused       another try will not help: the request itself is at fault
+    └── BackendError         a model did not answer
+        ├── Unavailable      another try may help: connection, timeout, 5xx, rate limit
+        ├── Refused          another try will not help: the request itself is at fault
         └── LimitViolated    its server was seen to ignore a limit, and is asked nothing more
 
 Every message is one line, so that the command can print it as it is.
