@@ -591,3 +591,22 @@ def test_what_the_teacher_refuses_does_not_fail_the_request():
             return await super().complete(body, limit, **options)
 
     assert taught(Refuses(10), budget=100) == 10
+
+
+def test_a_run_that_is_stopped_while_it_asks_finishes_that_estimate_and_asks_the_others_later(tmp_path):
+    class Stops(Teaching):
+        async def complete(self, body, limit, **options):
+            run.stop("enough")
+            return await super().complete(body, limit, **options)
+
+    def make(backend):
+        requests = [request_line(f"q{i}", f"Question {i}") for i in range(4)]
+        options = {"folder": tmp_path / "run", "policy": "tale", "concurrency": 1}
+        return Run(requests, budget=400, backend=backend, forecaster=Thousands(), **options)
+
+    with make(Stops()) as run:
+        summary = asyncio.run(run.execute())
+        assert (summary.outcomes, summary.spent, run.teaching["asked"]) == ({"not_sent": 4}, 1, 1)
+    with make(Teaching(10, 10, 10, 10)) as run:
+        summary = asyncio.run(run.execute())
+        assert (summary.outcomes, summary.spent, run.teaching["asked"]) == ({"finished": 4}, 44, 4)
