@@ -35,7 +35,7 @@ from ..backends import hostile
 from ..conftest import read_jsonl, request_line
 
 
-class Told:
+class Given:
     """Forecasts by name."""
 
     def __init__(self, tokens, spread=0.5, solve=0.8):
@@ -51,7 +51,7 @@ class World:
     def __init__(self, folder, lengths, budget, spread=0.5, **body):
         self.lengths, self.folder, self.budget = lengths, folder, budget
         rng = np.random.default_rng(1)
-        self.told = Told({name: length * rng.lognormal(0, 0.5) for name, length in lengths.items()}, spread)
+        self.forecaster = Given({name: length * rng.lognormal(0, 0.5) for name, length in lengths.items()}, spread)
         self.requests = [request_line(name, name, **body) for name in lengths]
 
     def make(self, backend, **settings):
@@ -60,7 +60,7 @@ class World:
             budget=self.budget,
             backend=backend,
             folder=self.folder / "run",
-            forecaster=self.told,
+            forecaster=self.forecaster,
             **{"policy": "index", "accounting": "metered", "chunk": 8, **settings},
         )
 
@@ -355,7 +355,7 @@ class TestAServerThatStartsOver:
     )
 
     @ways
-    def test_is_noticed_before_anything_is_lost(self, world, behaviour, request):
+    def test_is_noticed_before_much_is_lost(self, world, behaviour, request):
         w = world(LENGTHS, 10**6, spread=1.5)
         with hostile.Server(behaviour) as server:
             w.run(client(server))
@@ -380,13 +380,13 @@ class TestAServerThatStartsOver:
         with hostile.Server(tells(continues=False)) as server:
             price = w.run(client(server), concurrency=1).rounds[0].price
             asked = [([message["content"] for message in r.body["messages"]], r.limit) for r in server.requests]
-        plan = schedule(w.told.predict(requests_from(w.requests)), np.inf)
+        plan = schedule(w.forecaster.predict(requests_from(w.requests)), np.inf)
         worth = {name: plan.stop[(plan.query == i) & (plan.index >= price)] for i, name in enumerate(LENGTHS)}
         shown = [len(said) for said, _ in asked].index(2)  # that it starts over
         early = [(limit, worth[said[0]].max()) for said, limit in asked[shown + 1 :][:20]]
         assert [limit for limit, _ in early] == [age for _, age in early]
 
-    def test_that_does_not_count_is_charged_what_it_may_have_generated_and_told_of(self, world):
+    def test_that_does_not_count_is_charged_what_it_may_have_generated_and_reported(self, world):
         budget = sum(LENGTHS.values())
         w = world(LENGTHS, budget, spread=1.5)
         with hostile.Server(tells(usage=False)) as server:
