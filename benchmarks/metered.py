@@ -79,8 +79,8 @@ def on(pool: Pool, wanted: Wanted, *, mean: float, least: float) -> None:
     names = ["uniform", "clear", "uniform metered", "clear metered", "index", "oracle"]
     print(f"| stream | budget | {' | '.join(names)} | gap |\n|{'---|' * (len(names) + 3)}")
     for (stream, budget), cell in found.items():
-        solved = " | ".join(f"{cell[name]:.1f}" for name in names)
-        print(f"| {stream} | {budget:g} | {solved} | {f'{gap(cell):.2f}' if budget in SCARCE else ''} |")
+        correct = " | ".join(f"{cell[name]:.1f}" for name in names)
+        print(f"| {stream} | {budget:g} | {correct} | {f'{gap(cell):.2f}' if budget in SCARCE else ''} |")
     print()
     gaps = [gap(cell) for (_, budget), cell in found.items() if budget in SCARCE]
     wanted.check(np.mean(gaps) >= mean, f"gap closed on average at least {mean}: {np.mean(gaps):.2f}")

@@ -2,11 +2,8 @@
 
 import pytest
 
-from shadowprice.datasets.shipped import shipped_traces
 from shadowprice.lab.config import Lab, NotPossible
 from shadowprice.lab.experiments import EXPERIMENTS, Experiment, run_experiments
-from shadowprice.lab.reproduction import Config, reproduce
-from shadowprice.lab.results import Results
 from shadowprice.lab.simulations import PRACTICAL
 
 from .test_simulations import settings_from
@@ -69,24 +66,3 @@ def test_progress_is_reported_and_what_is_not_possible_is_left_out(monkeypatch, 
     assert rows == [{"table": "one"}, {"table": "two", "rows": 1}]  # later ones see the rows of earlier ones
     assert left_out == {"none": "no such traces"}
     assert seen == [(0, 3, "one"), (1, 3, "none"), (2, 3, "two")]
-
-
-class TestReproduction:
-    def test_the_meta_says_what_it_was_made_from(self, results):
-        meta = results.meta
-        assert meta["questions"] == len(shipped_traces("eval"))
-        assert meta["seeds"] == [0, 1]
-        assert list(meta["streams"]) == ["balanced", "mostly-hard"]
-        assert meta["forecasts"].startswith(f"trained on {len(shipped_traces('train')):,} traces")
-        assert {"shadowprice", "numpy", "scipy", "python", "budgets", "cap", "median_tokens"} <= set(meta)
-
-    def test_the_same_config_gives_the_same_results(self, tmp_path):
-        config = Config(quick=True, seeds=1, streams=["balanced"], budgets=["0.5x", "2x"])
-        for name in ("one", "two"):
-            reproduce(shipped_traces("eval"), shipped_traces("train"), config=config).write(tmp_path / name)
-        assert (tmp_path / "one" / "results.json").read_bytes() == (tmp_path / "two" / "results.json").read_bytes()
-
-    def test_queries_are_those_of_the_cell_named(self, results: Results):
-        cell = results.meta["queries_are_of"]
-        assert len(results.queries) == results.meta["queries"]
-        assert sum(row["grant"] for row in results.queries) <= cell["budget"] * len(results.queries)

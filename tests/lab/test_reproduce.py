@@ -16,7 +16,7 @@ SMALL = ["--quick", "--seeds", "1", "--streams", "balanced", "--no-report", "--q
 
 
 def strange_lines(n=120):
-    """Answers of another model: names nobody knows, hardly any optional field, two caps."""
+    """Answers of another model: unknown names, few optional fields, two caps."""
     lines = []
     for i, trace in enumerate(shipped_traces("eval")[:n]):
         line = {"id": trace.id, "prompt": trace.prompt, "tokens": 3 * trace.tokens, "correct": trace.correct}

@@ -77,9 +77,13 @@ def _finding(lab: Lab, claim: str, where: str, check: Callable[[Lab], tuple[str,
         verdict = "yes" if held else "no"
     except NotPossible as error:
         measured, verdict = str(error), "not tested"
-    source = "ours" if where == "ours" else "paper"
-    return {"table": "findings", "claim": claim, "where": where, "measured": measured, "held": verdict} | {
-        "claimed_by": source
+    return {
+        "table": "findings",
+        "claim": claim,
+        "where": where,
+        "measured": measured,
+        "held": verdict,
+        "claimed_by": "ours" if where == "ours" else "paper",
     }
 
 
@@ -128,7 +132,9 @@ def _below(cells: Sequence[Row]) -> tuple[str, bool]:
     below = [row for row in cells if row["gain"] < 0]
     certain = [row for row in below if row["gain_high"] < 0]
     worst = min(cells, key=lambda row: float(row["gain"]))
-    measured = f"below uniform in {len(below)} of {len(cells)} cells, with 95% confidence in {len(certain)} of them"
+    measured = (
+        f"below uniform in {len(below)} of {len(cells)} cells; in {len(certain)} of them the 95% interval excludes 0"
+    )
     if below:
         measured += (
             f"; worst {worst['solved']:.1f}%, {worst['gain']:+.1f} points, at {worst['budget']:,} tokens per query "
@@ -199,11 +205,10 @@ def _alpha(lab: Lab) -> tuple[str, bool]:
 
 
 def _best_beta(rows: _Rows, budget: float) -> tuple[Row, Row]:
+    """The best fixed beta, of equals the highest, and the adaptive one."""
     fixed = [row for row in rows.rows if row["budget"] == budget and not row["adaptive"]]
-    best = max(row["solved"] for row in fixed)
-    return max((row for row in fixed if row["solved"] >= best - 1e-9), key=lambda row: float(row["beta"])), rows.one(
-        budget=budget, adaptive=True
-    )
+    best = max(fixed, key=lambda row: (row["solved"], row["beta"]))
+    return best, rows.one(budget=budget, adaptive=True)
 
 
 def _beta_shift(lab: Lab) -> tuple[str, bool]:
