@@ -142,7 +142,8 @@ class Batch:
     def add(self, requests: Sequence[Request], forecast: Forecast) -> None:
         n = len(requests)
         limit = np.inf if self.max_tokens is None else self.max_tokens
-        cap = self.samples * np.array([min(limit, r.max_tokens or np.inf) for r in requests], dtype=np.float64)
+        own = np.array([r.max_tokens for r in requests], dtype=np.float64)  # NaN: no limit of the caller's
+        cap = self.samples * np.fmin(own, limit)
         first = not self.requests
         self.requests += requests
         self.forecast = forecast if first else Forecast.joined([self.forecast, forecast])
@@ -152,7 +153,7 @@ class Batch:
         self.tries += [0] * n
         self.ended += [False] * n
         self.unanswered += n
-        self.prompt += [prompt_bound(r.body) if self.rates.money else 0 for r in requests]
+        self.prompt += [prompt_bound(r.body) for r in requests] if self.rates.money else [0] * n
 
     def __len__(self) -> int:
         return len(self.requests)

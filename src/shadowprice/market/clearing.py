@@ -312,7 +312,11 @@ def _best_at_jump(ranked: Curve, budget: float, k: int, price: float) -> tuple[A
         starts.append((window.follow(price), np.arange(end) < k))
     candidates = [_offer_rest(ranked, budget, *start) for start in starts]
     if width:  # a query that was let in for the rest changes what is best for the others
+        solved = {np.flatnonzero(sets[best]).tobytes()}
         for _, admitted in candidates.copy():
+            if (members := np.flatnonzero(admitted).tobytes()) in solved:
+                continue
+            solved.add(members)
             refilled, _, more = _spend_within_sets(ranked, budget, admitted[None, :], price)
             evaluations += more
             if not np.isnan(refilled).any():
