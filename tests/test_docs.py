@@ -100,7 +100,7 @@ def test_an_example_runs(path):
 
 
 def test_the_example_for_a_server_runs_on_one():
-    with hostile.Server(hostile.well_behaved()) as server:
+    with hostile.Server(hostile.well_behaved) as server:
         arguments = [sys.executable, ROOT / "examples" / "run_on_a_server.py", server.url, "m"]
         done = subprocess.run(arguments, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr

@@ -34,8 +34,8 @@ class TestTheLimit:
             effective_limit({**CHAT, "max_tokens": value}, 10)
 
     def test_every_endpoint_has_a_known_field(self):
-        assert {endpoint.limit for endpoint in ENDPOINTS.values()} <= set(LIMIT_FIELDS)
-        assert ENDPOINTS["/chat/completions"].question == "messages"
+        assert {endpoint.limit_field for endpoint in ENDPOINTS.values()} <= set(LIMIT_FIELDS)
+        assert ENDPOINTS["/chat/completions"].question_field == "messages"
         url = "/v1/chat/completions"
         assert next(end for end in ENDPOINTS if url.endswith(end)) == "/chat/completions"
 

@@ -33,7 +33,7 @@ def test_the_table_has_a_row_for_everything_each_dataset_and_each_tier(measured)
     rows = [line.split("|")[1:-1] for line in as_markdown(report).splitlines() if line.startswith("|")]
     assert {len(row) for row in rows} == {16}
     assert [row[0].strip() for row in rows[2:]] == [
-        "everything", "no dataset", "sums", "tier: easy", "tier: moderate", "tier: hard", "tier: very hard",
+        "all", "no dataset", "sums", "tier: easy", "tier: moderate", "tier: hard", "tier: very hard",
     ]  # fmt: skip
     assert int(rows[2][1]) == len(traces)
     assert int(rows[2][2]) == sum(t.truncated for t in traces) > 0

@@ -94,17 +94,17 @@ def _chunks(plan: Schedule, active: NDArray[np.intp], age: Ints, least: int) -> 
 
     A chunk runs to where the index falls, and at least `least` tokens; its index is that of its first part.
     """
-    order = np.lexsort((plan.start, plan.query))
-    query, stops, index = plan.query[order], plan.stop[order], plan.index[order]
+    wide = float(plan.stop.max(initial=0) + least + 1)
+    by_age = plan.query * wide + plan.stop  # by request, and within each by age
+    order = np.argsort(by_age)
+    query, stops, index, ascending = plan.query[order], plan.stop[order], plan.index[order], by_age[order]
     at = np.flatnonzero(np.diff(query, prepend=-1))  # the first part that is not in a chunk yet, by request
     last = np.append(at[1:], query.size) - 1
     who = active[query[at]]
     start = age[who]
     found: list[tuple[NDArray[np.intp], Ints, Ints, NDArray[np.float64]]] = []
     while at.size:
-        to = at.copy()
-        while (short := (stops[to] < start + least) & (to < last)).any():
-            to[short] += 1
+        to = np.minimum(np.searchsorted(ascending, query[at] * wide + start + least), last)
         found.append((who, start, stops[to], index[at]))
         more = to < last
         at, last, who, start = to[more] + 1, last[more], who[more], stops[to][more]

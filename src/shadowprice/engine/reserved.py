@@ -70,6 +70,7 @@ class Reserved:
         self.policy, self.options = policy, dict(options or {})
         self.reclaim, self.samples, self.announce = reclaim, samples, announce
         self.rounds: list[Round] = []
+        self.first_round: Allocation | None = None  # where somebody has cleared the same market before
         self._batch = Batch(max_tokens, attempts, rates, samples, can_continue)
         self._queue: deque[_Turn] = deque()
         self._running = 0
@@ -168,16 +169,19 @@ class Reserved:
         """A round: tokens for each of those who wait, having generated `age` tokens; 0 for all where none is left."""
         if (self._cleared and not self.reclaim) or not len(waiting) or available <= 0:
             return np.zeros(len(waiting), dtype=np.int64)
-        self._cleared = True
         batch = self._batch
-        forecast = batch.forecast.take(waiting)
-        if age.any():
-            forecast = remaining(forecast, age)
         room = batch.cap[waiting] - age
         if self._best:
             room *= [1 - self._samples_of(place) / self.samples for place in waiting]
         room = np.round(room)
-        decided, grants = self._allocate(forecast, room, waiting, available)
+        if self.first_round is not None and not self._cleared:
+            decided, grants = self.first_round, self.first_round.tokens
+        else:
+            forecast = batch.forecast.take(waiting)
+            decided, grants = self._allocate(
+                remaining(forecast, age) if age.any() else forecast, room, waiting, available
+            )
+        self._cleared = True
         if self.reclaim and not grants.any() and self._cost(waiting, room) <= available:
             grants = room.astype(np.int64)  # the market would pay for nobody, and there is enough for everybody
         if grants.any():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -21,7 +22,7 @@ from shadowprice.engine.scheduler import Work
 from shadowprice.engine.simulate import simulate
 from shadowprice.lab.pools import Mask, Pool
 from shadowprice.market import allocate
-from shadowprice.types import Completion, Forecast, Request
+from shadowprice.types import Allocation, Completion, Forecast, Request
 
 Tokens: TypeAlias = NDArray[np.int64]
 # reserved   one clearing, as in the paper
@@ -136,8 +137,15 @@ def run_way(way: Way, queries: Queries, budget: int) -> Outcome:
     scheduler = make_scheduler(way.settings(queries))
     assert isinstance(scheduler, Reserved | Metered)
     scheduler.add([_REQUEST] * len(queries), queries.forecast)
+    if isinstance(scheduler, Reserved):  # in every accounting the first clearing of a policy is the same
+        scheduler.first_round = _first_round(queries, budget, way.policy, tuple(way.options.items()))
     served = simulate_lengths(scheduler, ends, budget, queries.cap)
     return _outcome(queries, served.granted, served.generated, scheduler.price)
+
+
+@lru_cache(maxsize=64)
+def _first_round(queries: Queries, budget: int, policy: str, options: tuple[tuple[str, Any], ...]) -> Allocation:
+    return allocate(queries.forecast, budget, policy, max_tokens=queries.cap, **dict(options))
 
 
 def _best_of(way: Way, queries: Queries, attempts: Attempts, budget: int) -> Outcome:

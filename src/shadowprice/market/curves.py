@@ -266,9 +266,19 @@ class Expected(Curve):
         return np.where(z <= 0, z, (self.tail + 1) * squared * z / (self.tail + squared * z**2))
 
     def _tail_root(self, k: Array) -> Array:
-        return rising_root(
-            lambda z: (self._h(z) + self.spread * z - k, self._h_slope(z) + self.spread), 0 * k, k / self.spread
-        )
+        """The z > 0 with h(z) + spread z = k, where h(z) = a ln(1 + b z^2) is that of the tail.
+
+        Since ln(1 + x) <= x, the root with h(z) = a b z^2 is below it, and near it where k is small.
+        """
+        a, b, spread = (self.tail + 1) / 2, self._tail_scale**2 / self.tail, self.spread
+        ab = a * b
+
+        def excess(z: Array) -> tuple[Array, Array]:
+            x = b * z * z
+            return a * np.log1p(x) + spread * z - k, 2 * ab * z / (1 + x) + spread
+
+        start = 2 * k / (spread + np.sqrt(spread**2 + 4 * ab * k))
+        return rising_root(excess, start, k / spread, start)
 
     def _tangent(self) -> Array:
         def excess(z: Array) -> tuple[Array, Array]:  # ln F - ln f + ln spread

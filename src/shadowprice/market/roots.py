@@ -19,20 +19,23 @@ _NARROW = 1e-12  # width of a bracket at which its ends are the same price
 _ENDS = (-800.0, 700.0)  # exp() of these is 0 and 1e304: nothing lies beyond
 
 
-def rising_root(function: Callable[[Array], tuple[Array, Array]], low: Array, high: Array) -> Array:
-    """The root of a rising function in [low, high]; `function` returns value and slope.
+def rising_root(
+    function: Callable[[Array], tuple[Array, Array]], low: Array, high: Array, start: Array | None = None
+) -> Array:
+    """The root of a rising function in [low, high], searched from `start`; `function` returns value and slope.
 
     A Newton step that would leave the bracket is replaced by half of the bracket. The error after a Newton step is
     about the square of the step, so that a step of 1e-10 leaves none.
     """
-    z = (low + high) / 2
+    z = (low + high) / 2 if start is None else start
     for _ in range(100):
         value, slope = function(z)
         low, high = np.where(value < 0, z, low), np.where(value < 0, high, z)
         newton = z - value / slope
         inside = (newton >= low) & (newton <= high)
         previous, z = z, np.where(inside, newton, (low + high) / 2)
-        if np.all(np.abs(z - previous) <= np.where(inside, 1e-10, 1e-14) * (1 + np.abs(z))):
+        tolerance = 1e-10 if inside.all() else 1e-14
+        if (np.abs(z - previous) <= tolerance * (1 + np.abs(z))).all():
             break
     return z
 
