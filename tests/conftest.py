@@ -17,9 +17,60 @@ for _threads in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
 # Minutes each, on a real model: they go first, so that at the end no process is left alone with one of them.
 LONGEST = ("test_live.py", "test_metered_run.py", "test_crash.py")
 
+# What `make fast` leaves out: tests that take a second or more, by file or folder, and by name.
+SLOW_FILES = (
+    "accounts/test_any_sequence.py",
+    "backends/test_llamacpp.py",
+    "cli/test_train.py",
+    "engine/test_bulk.py",
+    "engine/test_contract.py",
+    "engine/test_metered_run.py",
+    "forecast/encoder",
+    "forecast/test_contract.py",
+    "forecast/test_report.py",
+    "grading/test_mathematics.py",
+    "lab",
+    "report",
+    "test_crash.py",
+    "test_live.py",
+)
+SLOW_TESTS = {
+    "test_a_budget_for_a_few_of_very_many",
+    "test_a_file_of_50_000_requests",
+    "test_a_hundred_traces_calibrate_it",
+    "test_a_million_requests_fit_into_memory",
+    "test_a_record_of_other_code_or_data_is_noticed",
+    "test_a_teacher_that_stalls_has_cost_what_it_was_granted",
+    "test_an_example_runs",
+    "test_an_interrupted_plan_leaves_nothing_behind",
+    "test_any_market_is_sound",
+    "test_cross_fitted_within_the_pool",
+    "test_eight_queries_against_dynamic_programming",
+    "test_it_always_agrees_with_the_ledger",
+    "test_karush_kuhn_tucker",
+    "test_killed_at_any_moment_it_loses_nothing_it_acknowledged",
+    "test_out_of_distribution",
+    "test_parts_add_up_to_the_whole_answer",
+    "test_published_programs_pass_their_own_tests",
+    "test_ranges_are_those_of_a_plain_bootstrap_by_question",
+    "test_reference_solutions_pass_and_mutilated_ones_fail",
+    "test_the_figure",
+    "test_the_index_is_the_best_deal_with_it",
+    "test_the_limit_is_the_largest_whose_bound_can_be_paid",
+    "test_the_readme_and_its_figure_are_what_the_code_says",
+    "test_when_it_is_cancelled",
+    "test_without_a_network_the_error_is_one_line",
+    "test_wrong_programs_fail",
+}
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.name not in LONGEST)
+    here = Path(__file__).parent
+    for item in items:
+        place = item.path.relative_to(here).as_posix()
+        if place.startswith(SLOW_FILES) or getattr(item, "originalname", item.name) in SLOW_TESTS:
+            item.add_marker(pytest.mark.slow)
 
 
 def request_line(name: str, text: str = "What is 2 + 3?", **body) -> dict:
