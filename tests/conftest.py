@@ -20,6 +20,7 @@ LONGEST = ("test_live.py", "test_metered_run.py", "test_crash.py")
 # What `make fast` leaves out: tests that take a second or more, by file or folder, and by name.
 SLOW_FILES = (
     "accounts/test_any_sequence.py",
+    "backends/test_contract.py",
     "backends/test_llamacpp.py",
     "cli/test_train.py",
     "engine/test_bulk.py",
@@ -29,6 +30,7 @@ SLOW_FILES = (
     "forecast/test_contract.py",
     "forecast/test_report.py",
     "grading/test_mathematics.py",
+    "grading/test_programs.py",
     "lab",
     "report",
     "test_crash.py",
