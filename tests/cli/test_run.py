@@ -103,7 +103,7 @@ class TestTheCommand:
         [
             (["--rates", "1"], "--rates 1 (write IN,OUT"),
             (["--rates", "a,b"], "are not dollars per million tokens"),
-            (["--budget", "$5"], "nobody said what tokens cost"),
+            (["--budget", "$5"], "the cost of tokens is unknown"),
             (["--budget", "5 apples"], "is not an amount"),
             (["--concurrency", "0"], "--concurrency 0"),
             (["--samples", "0"], "start at 1"),
