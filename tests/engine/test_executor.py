@@ -146,7 +146,7 @@ ODD = {
         lambda body, limit: Completion("ok", 5, "stop", "server", body={"n": 2**70}),
         "TypeError",
     ),
-    "fewer tokens than none": (lambda body, limit: Completion("ok", -5, "stop", "server"), "less than no tokens"),
+    "fewer tokens than none": (lambda body, limit: Completion("ok", -5, "stop", "server"), "negative number of tokens"),
 }
 
 
