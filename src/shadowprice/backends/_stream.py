@@ -1,7 +1,4 @@
-"""What a server sends: events out of bytes, and one answer out of events.
-
-Both are without I/O: bytes and events are put in, events and a `Completion` come out.
-"""
+"""What a server sends: parsed from bytes to events, and from events to one `Completion`, without I/O."""
 
 from __future__ import annotations
 
