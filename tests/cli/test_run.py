@@ -66,7 +66,7 @@ class TestTheCommand:
         assert (summary["overspent"], summary["stopped"], summary["teacher"], summary["correct"]) == (0, "", None, None)
         assert summary["rounds"][0]["admitted"] == 10
 
-    def test_where_files_go_if_nothing_is_said(self, batch, tmp_path):
+    def test_where_files_go_by_default(self, batch, tmp_path):
         path = batch([request_line("a"), request_line("b", max_tokens=1)])
         with hostile.Server(talks(3)) as server:
             command = ["run", str(path), "--budget", "6k", "--base-url", server.url, "--policy", "uniform", "--quiet"]
