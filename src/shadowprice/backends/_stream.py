@@ -274,7 +274,7 @@ def _prompt_tokens(usage: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def _writable(body: dict[str, Any]) -> dict[str, Any]:
-    """The body as it is if it can be written as JSON; else without half characters and integers beyond 64 bits."""
+    """The body unchanged if it can be written as JSON; else without half characters and integers beyond 64 bits."""
     try:
         orjson.dumps(body)
     except TypeError:

@@ -44,7 +44,7 @@ _Z90 = 1.2815515655446004  # 90% of a normal law are below it
 
 @dataclass(frozen=True)
 class Calibration:
-    """A correction made by `fit`. The defaults leave a forecast as it is, except for the length of correct answers."""
+    """A correction made by `fit`. The defaults leave a forecast unchanged, except for the length of correct answers."""
 
     centre: float = 0.0
     shift: float = 0.0
