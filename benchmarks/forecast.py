@@ -3,7 +3,7 @@
     python benchmarks/forecast.py qwen2.5-14b-instruct.math.jsonl.gz \\
         --train llama-3.1-8b-instruct.math-train.jsonl.gz zeroeval-12-models.gsm8k-mathl5.jsonl.gz
 
-Trains on the files after --train, which must share no question with the first file. Rows: as it is; adapted
+Trains on the files after --train, which must share no question with the first file. Rows: unchanged; adapted
 to 100 traces and evaluated on the others (mean and standard deviation over 16 draws); cross-fitted in five
 folds, from nothing and from the forecaster trained elsewhere. Then the percentage that is correct under
 several policies on the rest of the first draw, in reserved accounting.

@@ -4,7 +4,7 @@
     python scripts/traces.py eval 1000 build/eval
 
 Writes the questions and runs `shadowprice collect` on the embedded model, greedy, cap 512. Stop it
-and run it again: it goes on. When it is done, the traces are in src/shadowprice/data.
+and run it again: it continues. When it is done, the traces are in src/shadowprice/data.
 """
 
 from __future__ import annotations

@@ -263,7 +263,7 @@ class TestAsking:
         assert found.found == {"q2": 50}
         assert asking.forecast(found) == [1000, 1001, 50, 1003, 1004, 1005]
 
-    def test_nobody_is_asked_again_who_was_asked_before(self, asking):
+    def test_no_request_is_asked_about_again(self, asking):
         with hostile.Server(teaches(lambda text: "50" if "30" in text else "no idea")) as server:
             first, asked = asking.ask(server.url), len(server.requests)
             assert asking.ask(server.url) == first
@@ -286,7 +286,7 @@ class TestAsking:
             assert found.tokens == asking.ledger.spent == 8 * LIMIT
             assert server.generated <= found.tokens
 
-    def test_nobody_is_asked_about_more_than_twice(self, asking):
+    def test_no_request_is_asked_about_more_than_twice(self, asking):
         with hostile.Server(hostile.fails(500)) as server:
             for _ in range(3):
                 asking.ask(server.url)
@@ -311,7 +311,7 @@ class TestAsking:
             assert len(server.requests) == 1
 
     @pytest.mark.parametrize("most", [0, LIMIT - 1, LIMIT, 3 * LIMIT, 5 * LIMIT - 1])
-    def test_where_the_room_ends_nobody_is_asked(self, asking, most):
+    def test_without_units_left_no_request_is_asked_about(self, asking, most):
         with hostile.Server(teaches("so " * 40)) as server:
             found = asking.ask(server.url, most=most)
         assert server.generated == found.tokens == most // LIMIT * LIMIT
@@ -398,7 +398,7 @@ def taught(backend, budget=101, **settings):
 
 
 class TestStatedLimits:
-    def test_every_sample_is_told_what_is_left_of_the_grant(self):
+    def test_every_sample_states_what_is_left_of_the_grant(self):
         backend = Teaching(30, 30, 30)
         assert taught(backend, samples=3) == 1 + 90
         assert [limit for _, limit in backend.heard] == [100, 70, 40]
@@ -415,7 +415,7 @@ class TestStatedLimits:
         assert limit == 40
         assert "at most 40 tokens" in text
 
-    def test_an_attempt_that_is_repeated_is_told_the_limit_once(self):
+    def test_an_attempt_that_is_repeated_states_the_limit_once(self):
         backend = Teaching(*[Unavailable("busy", tokens=0, delay=0.0)] * 2, 1)
         taught(backend)
         assert len(backend.heard) == 3

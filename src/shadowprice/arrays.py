@@ -23,7 +23,7 @@ def checked(
 ) -> Array:
     """`values` as a float64 scalar or vector within [low, high], or within (low, high] if `open_low`.
 
-    A scalar stays a scalar: it stands for every query and costs nothing to store.
+    A scalar stays a scalar: it stands for every request and costs nothing to store.
     """
     try:
         array = np.asarray(values, dtype=np.float64)

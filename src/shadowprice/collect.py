@@ -18,7 +18,7 @@ from shadowprice.grading import grade
 from shadowprice.grading.answers import boxes
 from shadowprice.types import Request, Result, Trace
 
-# How questions are put to a model: `{problem}` stands for the question.
+# Prompts by name; `{problem}` stands for the question.
 TEMPLATES = {
     "plain": "{problem}",
     "math": "{problem}\n\nPlease reason step by step, and put your final answer within \\boxed{}.",
@@ -71,7 +71,7 @@ async def collect(
     progress: Progress | None = None,
     on_event: Callable[[Progress], None] = lambda progress: None,
 ) -> Progress:
-    """Answers all requests with `max_tokens` each, and probes the answers; a ledger that holds some is resumed."""
+    """Answers all requests with `max_tokens` each, and probes the answers; continues from what the ledger holds."""
     scheduler = Fixed(max_tokens, probe=probe)
     scheduler.add(requests)
     place = {request.id: index for index, request in enumerate(requests)}
@@ -125,14 +125,14 @@ def graded(
 
 
 def _extra(question: Question, result: Result, template: str) -> dict[str, Any]:
-    """What a trace says beside its fields: the template, where it is not plain, flags, and the probes."""
+    """Further fields of a trace: the template unless it is plain, flags, and the probes."""
     extra: dict[str, Any] = {}
     if template != TEMPLATES["plain"]:
         extra["template"] = template
     if result.completion and result.completion.flags:
         extra["flags"] = list(result.completion.flags)
     if probes := result.extra.get("probes"):
-        # Age -> whether what was stated is correct, the tokens it took, and what was stated.
+        # Age -> whether the final answer stated there is correct, its tokens, and the answer.
         extra["landed"] = {
             age: [_is_correct(question, LANDING + text), tokens, boxes(LANDING + text)]
             for age, (text, tokens) in probes.items()
@@ -145,7 +145,7 @@ def _is_correct(question: Question, answer: str, *, truncated: bool = False) -> 
 
 
 def check_programs(questions: Sequence[Question]) -> None:
-    """Raises InputError where tests cannot run: every answer would be paid for and found wrong."""
+    """Raises InputError if tests cannot run here: every answer would be paid for and graded as wrong."""
     programs = [question for question in questions if question.grader == "code"]
     if not programs:
         return

@@ -41,7 +41,7 @@ class Rates:
 
     @classmethod
     def dollars(cls, input: float | str, output: float | str, cached: float | str | None = None) -> Rates:
-        """From dollars per million tokens, as price lists have it; cached input costs as much as input if not given."""
+        """From dollars per million tokens, as in price lists; cached input costs as much as input unless given."""
         given = [input, input if cached is None else cached, output]
         try:
             nano = [Fraction(str(rate)) * _NANO for rate in given]
@@ -65,7 +65,7 @@ class Rates:
         return -(-total // _MILLION)
 
     def bound(self, prompt: int, limit: int) -> int:
-        """The most that a request can cost whose prompt has `prompt` tokens at most and whose answer `limit`."""
+        """The most that a request can cost with at most `prompt` tokens of prompt and `limit` tokens of answer."""
         if self is TOKENS:
             return limit
         return -(-(prompt * max(self.input, self.cached) + limit * self.output) // _MILLION)
@@ -83,12 +83,12 @@ TOKENS = Rates()
 
 
 def prompt_bound(body: Mapping[str, Any]) -> int:
-    """More tokens than the prompt of a request can have: no tokenizer makes more tokens than there are bytes."""
+    """An upper bound on the tokens of a prompt: no tokenizer makes more tokens than there are bytes."""
     return len(orjson.dumps(body)) + _FRAME
 
 
 def parse_budget(budget: int | float | str, queries: int, rates: Rates = TOKENS) -> int:
-    """The budget in whole units, rounded down; `/query` multiplies it by the number of queries."""
+    """The budget in whole units, rounded down; `/query` multiplies it by `queries`, the number of requests."""
     if isinstance(budget, str):
         match = _SYNTAX.fullmatch(budget.strip()) if len(budget) < 100 else None
         if match is None:
@@ -99,7 +99,7 @@ def parse_budget(budget: int | float | str, queries: int, rates: Rates = TOKENS)
         dollar, number, suffix, per_query = match.groups()
         if dollar and not rates.money:
             raise InputError(
-                f"budget {budget!r}: nobody said what tokens cost", fix="give rates, e.g. --rates 0.15,0.6"
+                f"budget {budget!r}: the cost of tokens is unknown", fix="give rates, e.g. --rates 0.15,0.6"
             )
         amount = Fraction(re.sub("[_,]", "", number)) * _SCALE[suffix.lower()] * (queries if per_query else 1)
         if rates.money:
@@ -119,7 +119,7 @@ def parse_budget(budget: int | float | str, queries: int, rates: Rates = TOKENS)
 
 
 def show(units: int, rates: Rates = TOKENS) -> str:
-    """An amount for people: `1,234 tokens` or `$0.0123`."""
+    """An amount as text: `1,234 tokens` or `$0.0123`."""
     if not rates.money:
         return f"{units:,} token{'' if units == 1 else 's'}"
     return f"${units / _NANO:,.6f}".rstrip("0").rstrip(".")

@@ -1,18 +1,18 @@
 """What can go wrong, as one tree.
 
     ShadowpriceError
-    ├── InputError        a file, a line or an argument is not what it must be; says where and how to fix it
-    ├── MarketError       a curve, forecast or budget that no market can be made of (NaN, negative, wrong length)
+    ├── InputError        a file, a line or an argument is invalid; says where and how to fix it
+    ├── MarketError       an invalid curve, forecast or budget (NaN, negative, wrong length)
     ├── PolicyError       an unknown policy or option; lists the known ones
     ├── MissingExtra      an optional package is not installed; names the pip line
-    ├── LedgerError       the account was asked for what it cannot do
+    ├── LedgerError       an operation that the ledger does not allow
     │   └── Overdrawn     a reservation above what is available
     └── BackendError         a model did not answer
-        ├── Unavailable      another try may help: connection, timeout, 5xx, rate limit
-        ├── Refused          another try will not help: the request itself is at fault
-        └── LimitViolated    its server was seen to ignore a limit, and is asked nothing more
+        ├── Unavailable      a retry may help: connection, timeout, 5xx, rate limit
+        ├── Refused          a retry will not help: the request itself is at fault
+        └── LimitViolated    the server ignored a limit, and nothing more is sent to it
 
-Every message is one line, so that the command can print it as it is.
+Every message is one line, so that the command can print it unchanged.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class ShadowpriceError(Exception):
 
 
 class InputError(ShadowpriceError, ValueError):
-    """Bad input, with the place it was found and the way out.
+    """Bad input, with the place where it was found and how to fix it.
 
     Printed as ``requests.jsonl:17: no custom_id (give every request its own)``.
     """
@@ -44,7 +44,7 @@ class InputError(ShadowpriceError, ValueError):
 
 
 class MarketError(ShadowpriceError, ValueError):
-    """Numbers no market can be made of; the message names the parameter."""
+    """Invalid numbers for a market; the message names the parameter."""
 
 
 class PolicyError(ShadowpriceError, ValueError):
@@ -60,7 +60,7 @@ class MissingExtra(ShadowpriceError, ImportError):
 
 
 class LedgerError(ShadowpriceError):
-    """The account was asked for what it cannot do; it is unchanged."""
+    """An operation that the ledger does not allow; the ledger is unchanged."""
 
 
 class Overdrawn(LedgerError):
@@ -70,8 +70,8 @@ class Overdrawn(LedgerError):
 class BackendError(ShadowpriceError):
     """A model did not answer.
 
-    `tokens` is what the failed attempt is known to have generated; None: nobody knows, so that it
-    must be charged as if it had used its whole limit.
+    `tokens` is what the failed attempt generated; None if that is unknown: then the whole limit is
+    charged.
     """
 
     def __init__(self, message: str, *, tokens: int | None) -> None:
@@ -80,7 +80,7 @@ class BackendError(ShadowpriceError):
 
 
 class Unavailable(BackendError):
-    """Another try may help, after `delay` seconds if the server named a delay."""
+    """A retry may help, after `delay` seconds if the server named a delay."""
 
     def __init__(self, message: str, *, tokens: int | None, delay: float | None = None) -> None:
         super().__init__(message, tokens=tokens)
@@ -88,7 +88,7 @@ class Unavailable(BackendError):
 
 
 class Refused(BackendError):
-    """Another try will not help; `code` is what the error file says."""
+    """A retry will not help; `code` is the code in the error file."""
 
     def __init__(self, message: str, *, tokens: int | None = 0, code: str = "request_refused") -> None:
         super().__init__(message, tokens=tokens)
@@ -96,7 +96,7 @@ class Refused(BackendError):
 
 
 class LimitViolated(BackendError):
-    """The server ignored the limit of an earlier request: what it would generate cannot be bounded."""
+    """The server ignored the limit of an earlier request, so what it would generate cannot be bounded."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, tokens=0)

@@ -4,8 +4,7 @@
     plan.write("planned.jsonl", errors="declined.jsonl")
 
 A file is read twice, one line at a time: `plan` forecasts every request and divides the budget, `Plan.write` puts the
-limits into the lines. In between only a few numbers per request are in memory, so that the file may be larger than
-it.
+limits into the lines. In between only a few numbers per request are kept, so that the file may be larger than memory.
 """
 
 from __future__ import annotations
@@ -60,11 +59,11 @@ def plan(
     max_tokens   no answer gets more than this
     limit_field  the field that limits chats, "max_completion_tokens" or "max_tokens"; if given, other limits in the
                  body are lowered as well
-    options      those of the policy
-    label        what errors call the requests
+    options      of the policy
+    label        the name of the requests in errors
     """
     chosen = dict(options or {})
-    # What is wrong with the arguments is said before a long file is read.
+    # Invalid arguments are reported before a long file is read.
     check_policy(policy, chosen)
     parse_budget(budget, 1)
     if limit_field not in (None, "max_completion_tokens", "max_tokens"):
@@ -119,9 +118,9 @@ class Plan:
     declined       how many have none
     price          utility per token at which demand meets the budget; with `utility`, `bound` and `status` None for
                    policies that set no price (see `Allocation`)
-    more_budget    10% of the budget: with so many tokens more,
-    more_admitted  so many more requests would be admitted,
-    more_utility   which is worth this much at the price
+    more_budget    10% of the budget
+    more_admitted  how many more requests would be admitted with 10% more
+    more_utility   what 10% more is worth at the price
     older_limits   admitted chats that carry `max_tokens` beside `max_completion_tokens`, which OpenAI rejects
     forecast       of all answers of each request together
     limits         tokens per answer, for each request; 0: declined
@@ -158,7 +157,7 @@ class Plan:
             self.write_to(out_file, error_file)
 
     def write_to(self, out: IO[bytes], errors: IO[bytes]) -> None:
-        """The same, into files that are open."""
+        """The same, to files that are already open."""
         lines = self._progress(self._source.read(), "writing")
         try:
             for position, (line, limit) in enumerate(zip(lines, self.limits.tolist(), strict=True)):
@@ -228,7 +227,7 @@ def _version(path: str | os.PathLike[str]) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class _Demand:
-    """The numbers kept of every request; forecast and cap are for all its answers together."""
+    """What is kept of every request; forecast and cap are for all its answers together."""
 
     forecast: Forecast
     cap: Array

@@ -1,4 +1,4 @@
-"""The folder of a run: what was asked (manifest.json), expected (forecast.jsonl) and what happened (ledger.sqlite)."""
+"""The folder of a run: its settings (manifest.json), forecasts (forecast.jsonl) and ledger (ledger.sqlite)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FORMAT = 2  # of run folders
 class RunFolder:
     """Keeps a run so that it can be resumed after Ctrl-C, a crash or kill -9.
 
-    `asked` is everything that the results depend on; a run is only resumed with the same.
+    `asked` is everything that the results depend on; a run can only be resumed with the same values.
     """
 
     path: Path
@@ -38,7 +38,7 @@ class RunFolder:
     def open(
         cls, path: str | os.PathLike[str], budget: int, asked: Mapping[str, Any], resume: bool | None = None
     ) -> RunFolder:
-        """Creates the folder, or resumes it: if it exists (None), in any case (True), never (False)."""
+        """Creates the folder or resumes its run. `resume`: None if the folder exists, True always, False never."""
         again = os.path.lexists(path) if resume is None else resume
         return (cls.resume if again else cls.create)(path, budget, asked)
 
@@ -59,7 +59,7 @@ class RunFolder:
         try:
             new.mkdir()
             _write(new, manifest)
-            new.rename(folder)  # it appears with its manifest: killed at any moment, it can be resumed
+            new.rename(folder)  # it appears with its manifest, so a run killed at any moment can be resumed
         except BaseException as error:
             shutil.rmtree(new, ignore_errors=True)
             if isinstance(error, OSError) and os.path.lexists(folder):
@@ -96,19 +96,19 @@ class RunFolder:
 
     @property
     def finished(self) -> bool:
-        """Whether nothing is left to do: it ended, not because of its server, and nothing failed."""
+        """Whether nothing is left to do: the run was not stopped early, and no request failed."""
         summary = self.manifest.get("summary") or {}
         open_ends = summary.get("stopped") or (summary.get("outcomes") or {}).get("failed")
         return bool(self.manifest["done"]) and not open_ends
 
     def rounds(self) -> list[Round]:
-        """The clearings that the run has had; one that it was killed right after is left out: it is made again."""
+        """The clearings of the run so far. One that the run was killed right after is left out: it is repeated."""
         rounds = [Round(**each) for each in self.manifest["rounds"]]
         again = rounds and not self.finished and rounds[-1].budget == self.ledger.available
         return rounds[:-1] if again else rounds
 
     def keep_forecast(self, names: Sequence[str], forecast: Forecast) -> None:
-        """Keeps what was expected of each request, in the form that --forecast reads; the first time only."""
+        """Writes the forecast of each request, in the form that --forecast reads, unless it was written before."""
         path = self.path / "forecast.jsonl"
         if not path.exists():
             with replacing([path]) as (file,):

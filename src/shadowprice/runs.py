@@ -4,8 +4,8 @@
     async for result in run:                                     # or, in a script: run.complete()
         print(result.id, result.outcome, result.text)
 
-The folder holds what was asked (manifest.json), expected (forecast.jsonl) and what happened (ledger.sqlite). A run
-whose folder exists is resumed, if the same is asked: nothing is paid for twice.
+The folder holds the settings (manifest.json), the forecasts (forecast.jsonl) and the ledger (ledger.sqlite). A run
+whose folder exists is resumed if its settings are the same; nothing is paid for twice.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from shadowprice.types import Completion, Forecast, Request, Result, Usage
 
 @dataclass(frozen=True)
 class Summary:
-    """How a run ended. `overspent` is by how much the budget was exceeded: 0 where servers keep their limits."""
+    """How a run ended. `overspent` is by how much the budget was exceeded: 0 if servers keep their limits."""
 
     requests: int
     outcomes: dict[str, int]
@@ -53,7 +53,7 @@ class Summary:
     usage: Usage
     rounds: list[Round]
     flags: dict[str, int]  # what was wrong with the server, and how often
-    stopped: str  # why nothing more was sent, though it could have been
+    stopped: str  # why the run stopped early; empty if it did not
 
     @property
     def price(self) -> float | None:
@@ -68,12 +68,12 @@ class Run:
 
     requests    texts, OpenAI request bodies, batch lines, or the path of a batch file
     budget      `200k`, `256/query`, a number of tokens; with `rates`, `$5`
-    backend     who answers
+    backend     the model that answers
     folder      where the run is kept; None: in memory
     forecaster  None: the one that the package ships
-    gold        what is correct, by request id: answers are graded as they come
-    teacher     policy tale: who estimates; None: the backend, paid from the budget
-    resume      None: if the folder exists; True: it must; False: it must not
+    gold        correct answer and grader, by request id: answers are graded as they arrive
+    teacher     policy tale: the model that estimates; None: the backend, paid from the budget
+    resume      None: resume if the folder exists; True: it must exist; False: it must not
     settings    fields of `engine.Settings`: policy, accounting, max_tokens, reclaim, samples, concurrency, ...
     """
 
@@ -103,7 +103,7 @@ class Run:
         self.backend, self.teacher, self.gold = backend, teacher, gold
         self.budget = parse_budget(budget, len(self.requests), rates)
         self.progress = Progress(self.budget)
-        self.teaching: dict[str, Any] | None = None  # what asking the teacher came to
+        self.teaching: dict[str, Any] | None = None  # a summary of the teacher's estimates
         self._forecaster = forecaster
         self._rounds: list[Round] = []
         asked = {
@@ -119,12 +119,12 @@ class Run:
 
     @property
     def price(self) -> float | None:
-        """Of the latest clearing."""
+        """The price of the latest clearing."""
         return self._rounds[-1].price if self._rounds else None
 
     @property
     def spent(self) -> int:
-        """Units, so far."""
+        """Units spent so far."""
         return self.ledger.spent
 
     def stop(self, reason: str = "stopped") -> None:
@@ -153,7 +153,7 @@ class Run:
         return self.results()
 
     async def __aiter__(self) -> AsyncIterator[Result]:
-        """Results as they come, those of an earlier execution first. Leaving the loop cancels what is under way."""
+        """Results as they arrive, those of an earlier execution first. Leaving the loop cancels what is under way."""
         finished = self.folder is not None and self.folder.finished
         earlier = self.results() if finished else [parse_result(line) for _, line in self._own(self.ledger.results())]
         ready: asyncio.Queue[Result | None] = asyncio.Queue()
@@ -217,7 +217,7 @@ class Run:
         return summary
 
     def results(self) -> list[Result]:
-        """What became of each request, in their order; those that were not decided on are missing."""
+        """The results of the requests, in order; requests without one are left out."""
         found = {**dict(self.ledger.notes()), **dict(self.ledger.results())}
         return [parse_result(found[request.id]) for request in self.requests if request.id in found]
 
@@ -239,7 +239,7 @@ class Run:
         )
 
     def write(self, out: Target, errors: Target) -> None:
-        """Every request to one file or the other, in order; the files appear complete or not at all."""
+        """Writes answers to `out` and other results to `errors`, in order; the files appear complete or not at all."""
         found = {**dict(self.ledger.notes()), **dict(self.ledger.results())}
         with replacing([errors, out]) as (error_file, out_file):
             for request in self.requests:
@@ -267,7 +267,7 @@ class Run:
         return self.summary()
 
     def _restore(self, scheduler: Scheduler) -> None:
-        """What an earlier execution left in the ledger."""
+        """Passes what an earlier execution left in the ledger to the scheduler."""
         if self.folder:
             scheduler.rounds.extend(self.folder.rounds())
         place = {request.id: index for index, request in enumerate(self.requests)}
@@ -291,7 +291,7 @@ class Run:
         return grade(grader, answer.text, correct, truncated=answer.finish == "length").correct
 
     async def _taught(self, forecast: Forecast, on_event: Callable[[Progress], None], patience: float) -> Forecast:
-        """Asks the teacher. The model that answers is paid from the budget, half of it at most."""
+        """Asks the teacher. If it is the model that answers, it is paid from the budget, with at most half of it."""
         waiting = [request for request in self.requests if not self.ledger.has_result(request.id)]
         options: dict[str, Any] = {
             "concurrency": self.settings.concurrency,

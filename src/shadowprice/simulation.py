@@ -1,4 +1,4 @@
-"""What a policy would give on recorded answers, in one call."""
+"""What a policy would achieve on recorded answers, in one call."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from shadowprice.types import Completion, Request, Result, Trace
 
 @dataclass(frozen=True)
 class Simulation:
-    """What became of each question, in the order of the traces; `command` runs the same on a real model."""
+    """The result of each question, in the order of the traces; `command` runs the same policy on a real model."""
 
     results: list[Result]
     budget: int
@@ -45,9 +45,9 @@ def simulate(
 ) -> Simulation:
     """Simulates a run over recorded answers, without a server: exact for greedy ones.
 
-    traces      of one model, as `collect` writes them; of several answers to a question the first is taken
+    traces      of one model, as `collect` writes them; the first of several answers to a question is used
     budget      tokens: `200k`, `256/query`
-    forecaster  None: the one that the package ships. One that has seen these questions flatters the result.
+    forecaster  None: the one that the package ships. One that was trained on these questions overstates the result.
     settings    fields of `engine.Settings`: policy, accounting, reclaim, max_tokens, ...
     """
     first: dict[tuple[str, str], Trace] = {}

@@ -1,14 +1,14 @@
 """TALE-EP: a teacher model estimates what each request needs (paper, eq. 21 to 24).
 
-    ask              puts every request to the teacher, who answers with a number of tokens
+    ask              asks the teacher how many tokens each request needs
     with_estimates   the forecast with these numbers; policy `tale` divides the budget in proportion to them
 
 The scheduler of policy `tale` states each grant in the prompt, and sends it as the hard limit too.
 
-Asking is an execution like any other, under the reserved names of `ESTIMATE`: an estimate is granted `LIMIT` tokens,
-reserved before it is sent, and kept in the ledger, so that a run that is resumed neither asks nor pays again. A
-request is asked about twice at most, crashes included: again, more strictly, where the teacher gave no number or
-nobody knows what it gave. A request without a number keeps the forecast it had.
+Estimates are executed like requests, under the reserved names of `ESTIMATE`: an estimate is granted `LIMIT` tokens,
+reserved before it is sent, and kept in the ledger, so that a resumed run neither asks nor pays again. The teacher is
+asked about a request at most twice, crashes included. The second question is stricter; it is sent if the first reply
+was not a number or is unknown. A request without an estimate keeps its forecast.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from shadowprice.types import Forecast, Request
 
 LIMIT = 16  # tokens of one estimate
 ASKS = 2  # estimates asked for of one request
-_MOST = 2**31  # tokens; as in a batch file, more is a slip
+_MOST = 2**31  # tokens; as in a batch file, more is a mistake
 
 # --- the teacher's number ----------------------------------------------------------------------
 
@@ -38,7 +38,7 @@ _ASK = (
     "Reply with one whole number; do not answer the request.\n\nRequest: {text}"
 )
 _ENDINGS = ("\n\nNumber of tokens:", "\n\nThe number of tokens, in digits only:")  # the first time, and the second
-# Small models take the request for their task, whatever they are told; examples show them what is wanted.
+# Small models tend to answer the request itself; examples show them what is wanted.
 _EXAMPLES = (("Name a primary colour.", "8"), ("Prove that the square root of two is irrational.", "420"))
 _NUMBER = re.compile(r"([1-9]\d{0,2}(?:[,_]\d{3}){1,3}|[1-9]\d{0,9})(?:\s*tokens?)?", re.ASCII | re.IGNORECASE)
 
@@ -53,7 +53,7 @@ def parse_estimate(text: str) -> int | None:
 
 
 def question(request: Request, turn: int) -> Request:
-    """What the teacher is asked about a request the first time (turn 0) and the second."""
+    """The question to the teacher about a request: the first (turn 0) or the second (turn 1)."""
     messages: list[dict[str, str]] = []
     for text, tokens in _EXAMPLES:
         messages += [_user(_ASK.format(text=text)), {"role": "assistant", "content": tokens}]
@@ -77,11 +77,11 @@ def _name(request: Request, turn: int) -> str:
 
 @dataclass(frozen=True)
 class Estimates:
-    """What a ledger holds of the teacher's answers."""
+    """The teacher's estimates in a ledger."""
 
     found: Mapping[str, int]  # by request id
-    asked: int  # requests
-    retried: int  # of them, asked a second time
+    asked: int  # requests that the teacher was asked about
+    retried: int  # of these, asked about a second time
     fell_back: int  # requests without an estimate, asked or not
     tokens: int  # that the teacher generated, or may have
     flags: dict[str, int]  # what was wrong with its server, and how often
@@ -100,10 +100,10 @@ async def ask(
     progress: Progress | None = None,
     on_event: Callable[[Progress], None] = lambda progress: None,
 ) -> None:
-    """Asks for estimates of those requests that `ledger` has none of, for `most` units in all.
+    """Asks for estimates for the requests that have none in `ledger`, for at most `most` units in all.
 
-    Where the room for estimates ends, or the teacher fails on all that are asked first, the others are not asked.
-    Attempts that are known to have generated nothing are repeated, and not counted as asking.
+    Asking ends when these units are spent, or if the teacher fails on all of the first questions. Attempts that are
+    known to have generated nothing are retried, and do not count as asking.
     """
     able = [request for request in requests if request.text.strip()]
     for turn in range(ASKS):
@@ -126,7 +126,7 @@ async def ask(
 
 
 def _is_due(request: Request, turn: int, known: _Known) -> bool:
-    """Not asked this time, but every time before, and never with success."""
+    """Whether this question is still to be asked: all earlier ones were, and none gave a number."""
     before = [known.of.get(_name(request, earlier)) for earlier in range(turn)]
     return _name(request, turn) not in known.of and all(r is not None and r.number is None for r in before)
 
@@ -146,7 +146,7 @@ def estimates_in(ledger: Ledger, requests: Sequence[Request]) -> Estimates:
 
 
 def with_estimates(forecast: Forecast, requests: Sequence[Request], estimates: Mapping[str, int]) -> Forecast:
-    """The forecast, with the teacher's number in the place of the median where there is one."""
+    """The forecast with the teacher's number, where there is one, instead of the median."""
     tokens = [estimates.get(r.id, own) for r, own in zip(requests, forecast.tokens, strict=True)]
     return Forecast(tokens, forecast.spread, forecast.solve, forecast.tail)
 
@@ -173,7 +173,7 @@ def _read(ledger: Ledger) -> _Known:
             known.tokens += used if entry.answered or used else LIMIT
     for name, line in ledger.results():
         if name.startswith(ESTIMATE) and (answer := parse_result(line).completion):
-            # A number that was cut off is another number.
+            # A number that was cut off is a different number.
             number = parse_estimate(answer.text) if answer.finish == "stop" else None
             known.of[name] = _Reply(number, answer.flags)
     return known

@@ -19,7 +19,7 @@ class Request:
     text        what a forecast is made from
     max_tokens  the caller's own limit, per answer
     answers     how many answers it asks for (`n`); they share the grant
-    body        the request in OpenAI form, `messages` or `prompt`; empty where nothing is sent
+    body        the request in OpenAI form, `messages` or `prompt`; empty if nothing is sent
     """
 
     id: str
@@ -31,14 +31,14 @@ class Request:
 
 @dataclass(frozen=True, eq=False)
 class Forecast:
-    """What is expected of each query's answer; all but `tokens` may be one for all.
+    """The expected answer to each request; every field but `tokens` may be one number for all.
 
     tokens         median length of the answer (the paper's threshold tau), from 0.001 to 2^53
     spread         standard deviation of the log length, above 0
     solve          probability that the full answer is correct
     tail           degrees of freedom of the upper tail of the log length; None: log-normal
     solved_tokens  median length of the answers that are correct: wrong ones run longer; None: `tokens`
-    solved_spread  and the spread of those; None: `spread`
+    solved_spread  spread of the answers that are correct; None: `spread`
     """
 
     tokens: Array
@@ -75,7 +75,7 @@ class Forecast:
             object.__setattr__(self, name, values)
 
     def take(self, who: Sequence[int] | NDArray[np.intp] | NDArray[np.bool_]) -> Forecast:
-        """The forecast of some of the queries, by index or mask."""
+        """The forecast of some of the requests, by index or mask."""
         some: dict[str, Array] = {}
         for each in fields(self):
             if (values := getattr(self, each.name)) is not None:
@@ -83,9 +83,9 @@ class Forecast:
         return Forecast(**some)
 
     def shifted(self, more: Array) -> Forecast:
-        """The forecast where every answer takes `more` tokens on top: of what an answer costs beside its own tokens.
+        """The forecast if every answer cost `more` tokens in addition, such as those for reading its prompt.
 
-        Medians move; the spread is that of the same answer on the longer scale, to first order.
+        Medians are shifted; the spread is rescaled to the longer answer, to first order.
         """
         tokens, solved = self.tokens + more, self.solved_tokens + more
         spread = np.maximum(1e-3, self.spread * self.tokens / tokens)
@@ -94,11 +94,11 @@ class Forecast:
 
     @classmethod
     def joined(cls, parts: Sequence[Forecast]) -> Forecast:
-        """The forecast of all queries of `parts`, in order."""
+        """The forecast of all requests of `parts`, in order."""
         every: dict[str, Array] = {}
         for each in fields(cls):
             given = [(getattr(part, each.name), len(part)) for part in parts]
-            if any(values is not None for values, _ in given):  # no tail is one of infinitely many degrees
+            if any(values is not None for values, _ in given):  # no tail: infinitely many degrees
                 some = [np.broadcast_to(np.inf if values is None else values, size) for values, size in given]
                 every[each.name] = np.concatenate(some)
         return cls(**every) if parts else cls([])
@@ -109,7 +109,7 @@ class Forecast:
 
 @dataclass(frozen=True, eq=False)
 class Allocation:
-    """Integer tokens per query; 0 means abandoned. Their sum is never above `budget`.
+    """Whole tokens per request; 0 means declined. Their sum never exceeds `budget`.
 
     `price`, `utility`, `bound` and `status` describe the real-valued clearing that the tokens
     round (see `market.Clearing`); they are None for policies that set no price. `beta` is the
@@ -150,14 +150,14 @@ class Usage:
 class Completion:
     """One answer, or one part of it, as it came back.
 
-    tokens         generated tokens that are charged: never less than what was seen arriving
+    tokens         generated tokens that are charged: never fewer than have arrived
     finish         stop: the model ended its answer; length: it was cut at the limit
-    usage_source   server: its own count, found believable; counted: ours, of the stream's pieces;
-                   assumed: nobody counted, so the whole limit is charged
+    usage_source   server: its own count, if plausible; counted: our count of the pieces of the stream;
+                   assumed: there is no count, so the whole limit is charged
     flags          what the backend found wrong with the server, e.g. limit_ignored
     body           the response in OpenAI form, for the output file
-    ids            the tokens themselves, where the backend continues from these and not from the text
-    input_tokens   tokens of the prompt that were read, `cached_tokens` of the prompt that were not read again
+    ids            token ids, if the backend continues from these and not from the text
+    input_tokens   prompt tokens that were read; `cached_tokens`: prompt tokens that came from a cache
     """
 
     text: str
@@ -189,11 +189,11 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of a request.
+    """The result of a request.
 
     outcome     finished: answered to the end; landed: asked for the final answer before the tokens ended;
                 truncated: cut at its limit; declined: the market would not pay for it; failed: no answer,
-                see `failure`; not_sent: the run stopped before it
+                see `failure`; not_sent: the run stopped before it was sent
     cost        units charged to the budget
     completion  the answer, None without one
     correct     whether the answer is correct, where that is known
@@ -216,7 +216,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Trace:
-    """One recorded generation. Fields we do not know are kept in `extra` and written back."""
+    """One recorded generation. Unknown fields are kept in `extra` and written back."""
 
     id: str
     prompt: str

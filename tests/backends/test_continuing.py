@@ -83,7 +83,7 @@ class TestAServerThatContinues:
         ],
         ids=str,
     )
-    def test_is_not_asked_to_continue_what_nobody_can(self, body):
+    def test_is_not_asked_to_continue_what_cannot_be_continued(self, body):
         async def refused(backend):
             first = await backend.complete(CHAT, 8)
             assert backend.can_continue(body) is False

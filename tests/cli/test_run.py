@@ -66,7 +66,7 @@ class TestTheCommand:
         assert (summary["overspent"], summary["stopped"], summary["teacher"], summary["correct"]) == (0, "", None, None)
         assert summary["rounds"][0]["admitted"] == 10
 
-    def test_where_files_go_if_nothing_is_said(self, batch, tmp_path):
+    def test_where_files_go_by_default(self, batch, tmp_path):
         path = batch([request_line("a"), request_line("b", max_tokens=1)])
         with hostile.Server(talks(3)) as server:
             command = ["run", str(path), "--budget", "6k", "--base-url", server.url, "--policy", "uniform", "--quiet"]
@@ -103,7 +103,7 @@ class TestTheCommand:
         [
             (["--rates", "1"], "--rates 1 (write IN,OUT"),
             (["--rates", "a,b"], "are not dollars per million tokens"),
-            (["--budget", "$5"], "nobody said what tokens cost"),
+            (["--budget", "$5"], "the cost of tokens is unknown"),
             (["--budget", "5 apples"], "is not an amount"),
             (["--concurrency", "0"], "--concurrency 0"),
             (["--samples", "0"], "start at 1"),

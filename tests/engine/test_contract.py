@@ -80,7 +80,7 @@ def test_without_reclaim_the_market_is_cleared_once(make, story):
 @pytest.mark.parametrize("make", [each for each in CONFIGURATIONS if not each.once], ids=lambda make: make.name)
 @given(story=stories())
 @some
-def test_nobody_is_declined_where_the_budget_could_serve_everybody(make, story):
+def test_no_request_is_declined_if_the_budget_could_serve_all(make, story):
     world = World(replace(story, fails=0.0), make)
     world.budget = 2 * len(story.ends) * make.rates.bound(1000, make.samples * CAP)
     world.run()
@@ -109,7 +109,7 @@ def test_requests_may_be_added_while_others_are_served(make, story, late):
 @every_scheduler
 @given(story=stories(), excess=st.integers(1, 50))
 @some
-def test_a_server_that_exceeds_its_limits_takes_from_the_others_and_loses_nobody(make, story, excess):
+def test_a_server_that_exceeds_its_limits_takes_from_the_others_and_loses_no_request(make, story, excess):
     """What is there after that is all that is handed out; the world checks it."""
     world = World(replace(story, fails=0.0), make)
 

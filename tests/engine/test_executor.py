@@ -146,7 +146,7 @@ ODD = {
         lambda body, limit: Completion("ok", 5, "stop", "server", body={"n": 2**70}),
         "TypeError",
     ),
-    "fewer tokens than none": (lambda body, limit: Completion("ok", -5, "stop", "server"), "less than no tokens"),
+    "fewer tokens than none": (lambda body, limit: Completion("ok", -5, "stop", "server"), "negative number of tokens"),
 }
 
 
@@ -304,7 +304,7 @@ class TestMoney:
         assert (ledger.usage.input, ledger.usage.cached, ledger.usage.output) == (12, 6, 10)
 
     @pytest.mark.parametrize("source", ["server", "counted", "assumed"])
-    def test_a_prompt_that_nobody_counted_is_charged_as_reserved(self, source):
+    def test_a_prompt_that_was_not_counted_is_charged_as_reserved(self, source):
         ledger, _ = one(Script(lambda body, limit: answer(body, 10, limit, source=source)), 10**6, rates=MONEY)
         (reserved,) = [entry.units for entry in ledger.entries() if entry.kind == "reserve"]
         assert ledger.spent == reserved

@@ -117,14 +117,14 @@ def test_the_highest_index_is_first():
     assert scheduler(forecast).next(10**6).place == plan.query[0]
 
 
-def test_an_answer_longer_than_its_forecast_held_possible_continues_when_nobody_else_wants_the_tokens():
+def test_an_answer_longer_than_its_forecast_allowed_continues_when_no_other_request_needs_the_tokens():
     lengths = np.array([300, 300, 20])
     outcome = simulate(scheduler(Forecast([20.0] * 3, 0.05)), answers(lengths), 500)
     assert outcome.spent == 500
     assert [result.outcome for result in [*outcome.results, *outcome.rest]] == ["finished", "finished", "truncated"]
 
 
-def test_a_request_without_a_chance_is_served_when_nobody_else_wants_the_tokens():
+def test_a_request_without_a_chance_is_served_when_no_other_needs_the_tokens():
     forecast = Forecast([40.0, 40.0, 1e6], 0.1, [0.0, 0.9, 0.9])
     outcome = simulate(scheduler(forecast, max_tokens=100), answers([40, 40, 200]), 1000)
     assert outcome.work[0].place == 1
@@ -220,7 +220,7 @@ def test_what_was_learnt_holds_for_requests_that_come_later():
 
 
 @pytest.mark.parametrize("source", ["server", "assumed"])
-def test_an_answer_that_nobody_counted_teaches_nothing(monkeypatch, source):
+def test_an_answer_that_was_not_counted_teaches_nothing(monkeypatch, source):
     lessons = []
     monkeypatch.setattr(metered, "recalibrate", lambda forecast, *seen: lessons.append(seen) or forecast)
     forecast = Forecast([20.0] * 40)
@@ -346,7 +346,7 @@ def test_an_answer_that_is_not_continued_gets_a_limit_where_its_index_falls_belo
     assert work.grant == worth.max() < CAP
 
 
-def test_where_nobody_counts_tokens_no_more_than_the_next_chunk_is_granted():
+def test_where_tokens_are_not_counted_no_more_than_the_next_chunk_is_granted():
     """Whatever is granted is charged."""
     forecast, _, _ = batch(60, spread=1.5)
     made = scheduler(forecast, can_continue=lambda request: False)

@@ -217,7 +217,7 @@ class TestRounds:
         assert made.next(10).request.id == "c"
 
     @pytest.mark.parametrize("policy", ["clear", "expected", "triangular", "quadratic"])
-    def test_where_the_budget_has_enough_for_everybody_nobody_is_declined(self, policy):
+    def test_if_the_budget_suffices_for_all_no_request_is_declined(self, policy):
         """Forecasts above the cap, or without a chance, are worth nothing to the market."""
         made = Reserved(policy, max_tokens=50)
         made.add([request("a"), request("b")], Forecast([30.0, 5000.0], 0.1, [0.0, 0.9]))

@@ -110,7 +110,7 @@ class TestReclaimed:
         queries = queries_of([10, 60], forecast=[50.0, 50.0])
         assert run_way(Way("uniform", "reclaimed"), queries, 100).spent.tolist() == [10, 50]
 
-    def test_uniform_has_nobody_to_reclaim_for(self, pool):
+    def test_uniform_has_nothing_to_reclaim(self, pool):
         queries = Queries.of(pool, draw(pool, "balanced", 200, seed=0))
         reserved, reclaimed = (run_way(Way("uniform", each), queries, 4000) for each in ("reserved", "reclaimed"))
         assert np.array_equal(reserved.granted, reclaimed.granted)

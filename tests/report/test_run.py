@@ -518,7 +518,7 @@ class TestOutcomes:
         assert "A server exceeded its grants by 15 tokens; the budget was not exceeded." in page
         assert "no &lt;b&gt;such&lt;/b&gt; model" in page
 
-    def test_what_a_declined_request_has_cost_is_said(self, folder):
+    def test_what_a_declined_request_has_cost_is_shown(self, folder):
         ledger = folder().ledger
         ledger.settle(ledger.reserve("a", 10), 8, Usage())
         ledger.note("a", note("a", "declined", DECLINED, "declined", price=None))

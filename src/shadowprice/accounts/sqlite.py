@@ -60,8 +60,8 @@ PathName: TypeAlias = "str | os.PathLike[str]"
 class Ledger:
     """The ledger of a run. Made by `create`, `reopen` or `in_memory`; close it, or use it in a `with`.
 
-    What cannot be done is a LedgerError and changes nothing. If the file cannot be written (a full disk), the ledger
-    is closed as well: only reopening can tell what had reached the disk.
+    An operation that is not allowed raises LedgerError and changes nothing. If the file cannot be written (a full
+    disk), the ledger is closed as well: only reopening shows what had reached the disk.
     """
 
     @classmethod
@@ -74,7 +74,7 @@ class Ledger:
     def reopen(cls, path: PathName) -> Ledger:
         """The ledger of a run that ended or crashed.
 
-        A reservation that is still open is charged in full, because nobody knows what became of it.
+        A reservation that is still open is charged in full, because its outcome is unknown.
         """
         ledger = cls._open(Path(path))
         orphans = ledger._balances.open.items()
@@ -100,7 +100,7 @@ class Ledger:
         self._closed = False
 
     def take_over(self) -> None:
-        """Makes this thread the one that uses the ledger; the one that did so must not use it meanwhile."""
+        """Makes this thread the owner of the ledger; the earlier owner must not use it until it takes over again."""
         self._thread = get_ident()
 
     @property
@@ -164,8 +164,8 @@ class Ledger:
     def settle(self, reservation: int, units: int, usage: Usage = _NO_USAGE, result: bytes | None = None) -> None:
         """Ends an attempt: its true cost, its tokens by kind, and its result if it has one.
 
-        All are stored or none is. A cost above the grant is charged too; see `overspent`. What the grant has left is
-        available again.
+        All are stored or none is. A cost above the grant is charged too; see `overspent`. What is left of the
+        grant is available again.
         """
         self._end("settle", reservation, units, usage, result)
 

@@ -1,6 +1,6 @@
 """A run folder, read and never written: during the run, after its end, after a crash.
 
-The ledger's lock is not touched, and no file appears beside the ledger that was not there.
+The ledger's lock is not touched, and no new file is created beside the ledger.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _MOST_TEXT = 240  # characters of an answer that are kept
 
 @dataclass(eq=False)
 class Attempt:
-    """A grant and what became of it, in units.
+    """A grant and its outcome, in units.
 
-    `end` is None while it is in flight (or lost in a crash after which nobody has resumed the run), then one of
+    `end` is None while it is in flight (or lost in a crash, until the run is resumed), then one of
     result   it ended with the result of its request
     chunk    it ended with a chunk, from which its request can continue
     nothing  it failed, and its request may be tried again
@@ -49,12 +49,12 @@ class Attempt:
 
 @dataclass(frozen=True, eq=False)
 class RequestView:
-    """What became of a request so far.
+    """The state of a request so far.
 
     outcome   from its result, else from its latest note, else not_sent
     answered  whether it has a result: its outcome is final
     cost      units charged for all its attempts, as the ledger has it
-    usage     and their tokens by kind; of a lost attempt nobody knows them
+    usage     and their tokens by kind; those of a lost attempt are unknown
     forecast  its line in forecast.jsonl, {} without one
     attempts  oldest first, without those that used nothing
     flags     what the backend found wrong with the server
@@ -82,7 +82,7 @@ class RequestView:
 
     @property
     def in_flight(self) -> bool:
-        """Whether an attempt has not ended, or was lost in a crash after which nobody has resumed the run."""
+        """Whether an attempt has not ended, or was lost in a crash and the run was not resumed."""
         return any(attempt.end is None for attempt in self.attempts)
 
 
@@ -96,7 +96,7 @@ class Moment:
 
 @dataclass
 class Account:
-    """A run, as its folder has it."""
+    """A run, as stored in its folder."""
 
     path: Path
     manifest: Mapping[str, Any]

@@ -121,7 +121,7 @@ class Client:
 
     def __del__(self) -> None:
         session: aiohttp.ClientSession | None = getattr(self, "_session", None)
-        if session:  # no connection is kept, so a backend that was not closed deserves no warning
+        if session:  # no connection is kept, so a backend that was not closed needs no warning
             session.detach()
 
     def failure(self, error: Exception, *, silence: str = "did not answer in time") -> BackendError:
@@ -197,7 +197,7 @@ async def _status_error(response: aiohttp.ClientResponse) -> StatusError:
 
 
 def _proxy(url: URL) -> URL | None:
-    """The proxy that the environment sets for `url`. None can reach this machine for us."""
+    """The proxy that the environment sets for `url`; none for this machine, which no proxy can reach."""
     host = url.host or ""
     if _is_local(host) or urllib.request.proxy_bypass(host):
         return None

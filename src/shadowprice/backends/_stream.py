@@ -1,7 +1,4 @@
-"""What a server sends: events out of bytes, and one answer out of events.
-
-Both are without I/O: bytes and events are put in, events and a `Completion` come out.
-"""
+"""What a server sends: parsed from bytes to events, and from events to one `Completion`, without I/O."""
 
 from __future__ import annotations
 
@@ -277,7 +274,7 @@ def _prompt_tokens(usage: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def _writable(body: dict[str, Any]) -> dict[str, Any]:
-    """The body as it is if it can be written as JSON; else without half characters and integers beyond 64 bits."""
+    """The body unchanged if it can be written as JSON; else without half characters and integers beyond 64 bits."""
     try:
         orjson.dumps(body)
     except TypeError:

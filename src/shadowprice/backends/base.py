@@ -1,11 +1,4 @@
-"""Models that answer, behind one protocol.
-
-    openai     any OpenAI-compatible server
-    llamacpp   a model on this machine, in its own process
-    recorded   recorded answers
-
-Import the one you need: `shadowprice.backends.base` loads none of them.
-"""
+"""The protocol `Backend`, and what all backends share. Loads none of them: import the one you need."""
 
 from __future__ import annotations
 
@@ -59,12 +52,12 @@ class Backend(Protocol):
 
         continue_from  a part of the answer: only the next part is generated, and only its tokens and text
                        are returned. `prefix` makes a shorter part, `join` puts parts together.
-        suffix         text put into the model's mouth after `continue_from`, or after the prompt. It is not
+        suffix         text that the answer continues with after `continue_from`, or after the prompt. It is not
                        in the returned text. `LANDING` asks for the final answer; the returned text of a
                        suffix that ends in ``\\boxed{`` includes the closing brace.
 
-        A smaller limit in the body holds. One call is one attempt: a failure raises `Unavailable` or
-        `Refused`, with what the attempt cost, and nothing is retried in here. What cannot be continued
+        A smaller limit in the body applies. One call is one attempt: a failure raises `Unavailable` or
+        `Refused`, with what the attempt cost, and is not retried here. An answer that cannot be continued
         raises `Refused` with the code `not_continued`. An answer above its limit has the flag
         `limit_ignored`; later calls raise `LimitViolated`.
         """

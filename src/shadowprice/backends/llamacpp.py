@@ -80,7 +80,7 @@ class LlamaCppServer:
             stdin=subprocess.PIPE,  # stays open as long as this process lives
             stdout=subprocess.PIPE,
             stderr=self._log,
-            start_new_session=True,  # Ctrl-C reaches only the caller, who may still want answers
+            start_new_session=True,  # Ctrl-C reaches only the caller, which may still want answers
         )
         try:
             self.url = self._start(job, time.monotonic() + start_timeout)

@@ -1,4 +1,4 @@
-"""Any OpenAI-compatible server, and the distrust it deserves.
+"""Any OpenAI-compatible server. Its limits and its token counts are checked, not trusted.
 
 Answers are always streamed, so that a server which ignores its limit can be stopped. A chunk of the
 stream that contains text is a piece. A piece holds one token or several, so the number of pieces
@@ -13,7 +13,7 @@ What an answer is charged (`limit`: what was sent, not more than the grant):
     usage below the pieces, negative, not a number  the limit                              usage_wrong
     no usage                                        the limit
 
-A server that ignored a limit is not asked again: what it would generate cannot be bounded.
+Nothing more is sent to a server that ignored a limit: what it would generate cannot be bounded.
 
 A failure costs nothing where nothing can have been generated (no connection, 429, a refusal) and has an
 unknown cost everywhere else.
@@ -26,8 +26,8 @@ continue differently. White space at the end is held back, since some chat templ
 writes it again.
 
 A suffix is sent after that text. As long as it is unknown whether the server continues a chat, an answer to
-a suffix has the flag `continuation_unverified`: nobody counted the tokens of the suffix, so the server's count
-of its prompt does not show whether it continued.
+a suffix has the flag `continuation_unverified`: the tokens of the suffix were not counted, so the server's
+count of its prompt does not show whether it continued.
 """
 
 from __future__ import annotations
@@ -172,13 +172,13 @@ class OpenAIBackend(AsyncContext):
                         events = parser.feed(chunk) if chunk else parser.end()
                         for kind, data in events:
                             answer.add(read_event(kind, data))
-                        if answer.overrun:  # what is here already is still counted; waiting for more ends it
+                        if answer.overrun:  # what has already arrived is still counted; nothing more is waited for
                             clock.reschedule(loop.time())
                         elif events and answer.pieces:  # before the first piece a model may think, or wait its turn
                             clock.reschedule(min(deadline, loop.time() + self._stall_timeout))
                 finally:
                     response.close()
-        except Exception as error:  # whatever aiohttp and the parsers make of bytes that are not an answer
+        except Exception as error:  # aiohttp and the parsers raise many kinds for bytes that are not an answer
             silence = "stopped within its answer" if answer.pieces else "did not answer in time"
             return self._client.failure(error, silence=silence)
         return None

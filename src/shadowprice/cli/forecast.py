@@ -44,7 +44,7 @@ def forecast(options: argparse.Namespace) -> int:
         label = "standard input" if options.file == "-" else options.file
         lines = bar(options)(read_batch(source, label=label), "forecasting")
         out: IO[bytes]
-        if options.out == "-":  # written as it is made: the reader need not wait
+        if options.out == "-":  # written at once, so that the reader need not wait
             out = standard_output()
         else:
             (out,) = stack.enter_context(replacing([options.out]))

@@ -54,8 +54,8 @@ def run_to_end(
 ) -> _T:
     """Runs `work` and closes the backends.
 
-    The first Ctrl-C sends nothing more and waits for what is under way, which would count as spent otherwise; a
-    second one, like any other signal, cancels.
+    After the first Ctrl-C nothing more is sent and what is under way is finished: it would count as spent otherwise.
+    A second one, or any other signal, cancels.
     """
 
     async def main() -> _T:
@@ -114,7 +114,7 @@ def _signals(progress: Progress) -> Iterator[None]:
 
 @contextmanager
 def show_progress(requests: int, rates: Rates, *, quiet: bool) -> Iterator[Callable[[Progress], None]]:
-    """Shows how far a run is: a bar on a terminal, otherwise a line now and then."""
+    """Shows the progress of a run: a bar on a terminal, otherwise a line every ten seconds."""
     from shadowprice.cost import show
 
     if quiet or sys.stderr is None:

@@ -15,14 +15,14 @@ exit codes:
 POLICIES = """\
 policies:
   clear         one price per token, closed-form demand, declining (the paper's CLEAR)
-  expected      the same market on the chance of a correct answer: wants spread and solve
+  expected      the same market on the chance of a correct answer: uses spread and solve
   triangular, quadratic
                 CLEAR with other utility curves
   auction       the shortest forecasts that fit
   heuristic     when scarce, the shorter half
   uniform       the same limit for everyone
-  proportional  limits in proportion to the forecast, nobody declined
-  tale          the same on a teacher model's estimates; plan asks nobody, and takes the forecast
+  proportional  limits in proportion to the forecast, none declined
+  tale          the same on a teacher model's estimates; plan uses the forecast instead
 """
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -33,10 +33,10 @@ def add_command(commands: Commands, name: str, about: str, description: str, epi
     return commands.add_parser(name, help=about, description=description, epilog=epilog, formatter_class=shape)
 
 
-def add_market(command: argparse.ArgumentParser) -> None:
+def add_market(command: argparse.ArgumentParser, *, policy: str = "clear") -> None:
     command.add_argument("file", metavar="IN.jsonl", help="OpenAI Batch file; - reads standard input")
     command.add_argument("--budget", required=True, help="for all answers: 200000, 200k, 1.5M or 256/query tokens")
-    command.add_argument("--policy", default="clear", help="who gets what (default: clear)")
+    command.add_argument("--policy", default="clear", help=f"how the budget is divided (default: {policy})")
     where = command.add_mutually_exclusive_group()
     where.add_argument("--forecast", metavar="FILE", help="JSONL of custom_id, tokens, spread, solve: your own numbers")
     add_forecaster(where)
@@ -76,7 +76,7 @@ def add_model(command: argparse.ArgumentParser) -> None:
         help="a model on this machine: smollm2-135m (default), qwen2.5-coder-1.5b, or the path of a GGUF file",
     )
     command.add_argument("--threads", type=int, default=1, metavar="N", help="threads of --local (default: 1)")
-    command.add_argument("--model", default="", help="its name on the server (default: as each request says)")
+    command.add_argument("--model", default="", help="its name on the server (default: that in each request)")
     add_limit_field(command)
     command.add_argument("--concurrency", type=int, default=8, metavar="N", help="requests in flight (default: 8)")
     command.add_argument("--run-folder", metavar="DIR", help="where the run is kept (default: OUT.run)")

@@ -10,9 +10,9 @@ from shadowprice.cli.options import EXIT, Commands, add_command
 from shadowprice.errors import InputError
 
 _DESCRIPTION = """\
-One HTML page that needs nothing else. Of a run: what its budget bought, the price of every clearing, how
-the budget went down, where the tokens went, and what became of every request. A run that is under way
-or crashed is read as it is; its ledger is never touched. Of results of `reproduce`: their page again.
+Writes one self-contained HTML page. For a run: what its budget bought, the price of every clearing, how
+the budget was spent, where the tokens went, and the outcome of every request. The run may be in progress
+or crashed; its ledger is never changed. For results of `reproduce`: the page that it wrote, again.
 
   shadowprice report requests.answers.jsonl.run
   shadowprice report build/lab --out lab.html

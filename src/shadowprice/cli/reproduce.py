@@ -27,7 +27,7 @@ _DESCRIPTION = """\
 The paper's tables and figures on recorded answers: those of SmolLM2-135M-Instruct in the package, or
 traces of your own model. Greedy answers are the same at every limit, so replaying them is exact and costs
 nothing. Forecasts are never learned from the questions they are evaluated on: they are learned from
---train, without the evaluated questions, or cross-fitted by question. A --forecaster is used as it is:
+--train, without the evaluated questions, or cross-fitted by question. A --forecaster is used unchanged:
 train it on other questions.
 
   shadowprice reproduce --out build/lab

@@ -31,44 +31,49 @@ if TYPE_CHECKING:
     from shadowprice.runs import Run, Summary
 
 _DESCRIPTION = """\
-Answers a batch file on a real model so that the most get answered correctly and the budget is never
-exceeded. Forecasts every request, clears the market, and sends the admitted with their grants as hard
-limits. Everything is kept in a run folder: after Ctrl-C or a crash the same command with --resume
-continues where it stopped and pays for nothing twice.
+Answers a batch file on a real model so that as many requests as possible are answered correctly and the
+budget is never exceeded. Forecasts every request, clears the market, and sends the admitted requests with
+their grants as hard limits. Everything is kept in a run folder: after Ctrl-C or a crash the same command
+with --resume continues where it stopped and pays for nothing twice.
 
   shadowprice run requests.jsonl --budget 200k --base-url http://127.0.0.1:8000/v1 --model NAME
   shadowprice run requests.jsonl --budget 20k --local
 
---accounting reserved counts grants: what answers did not use is offered to those that were declined,
-until nobody can pay (--no-reclaim: one clearing only, the paper's CLEAR with --policy clear).
+--accounting reserved counts grants: what answers did not use is offered to declined requests, until none
+can pay (--no-reclaim: one clearing only, the paper's CLEAR with --policy clear).
 
 --accounting metered counts tokens when they are generated. An answer that was cut continues from where it
-stopped, which is cheap on servers that cache prefixes (llama.cpp, vLLM, SGLang); servers that cannot
-continue are noticed, and answer in one go. --policy index serves the highest index next: the chance of a
-correct answer per token that a request is expected to take from here; it wants forecasts with spread and
-solve. Other policies are cleared in rounds. When the budget is spent, answers that were begun are written
-as far as they came, with the finish_reason length.
+stopped, which is cheap on servers that cache prefixes (llama.cpp, vLLM, SGLang); a server that cannot
+continue is detected, and generates its answers in one go. --policy index serves the highest index next:
+the chance of a correct answer per token that a request is still expected to take; it uses the spread and
+solve of the forecasts. Other policies are cleared in rounds. When the budget is spent, unfinished answers are
+written as far as they were generated, with the finish_reason length.
 
   shadowprice run requests.jsonl --budget 200k --base-url http://127.0.0.1:8000/v1 --accounting metered
 
 --policy tale first asks a teacher how many tokens each request needs, divides the budget in proportion, and
 states every limit in its prompt as well. The teacher is the model that answers, and is paid from the
-budget: 16 tokens at most for an estimate, half of the budget for all. --teacher-url names another, which is
-counted but not charged. A reply that is not one whole number is asked for once more; where there is still
-none the forecast stands in. A model that thinks aloud first cannot be the teacher. --max-tokens bounds what
-a wild estimate can take.
+budget: 16 tokens at most for an estimate, half of the budget for all. --teacher-url names another
+model, whose tokens are counted but not charged. If a reply is not one whole number, the teacher is asked
+once more; after that the forecast is used. A model that reasons before it answers cannot be the teacher.
+--max-tokens limits what one wild estimate can take.
 
   shadowprice run requests.jsonl --budget 200k --base-url http://127.0.0.1:8000/v1 --policy tale \\
     --teacher-url http://127.0.0.1:8001/v1 --teacher-model LARGER
 """
-_TEACHER_TIMEOUT = 120.0  # seconds for an estimate of another server: the run can do without
+_INDEX = "  index         metered accounting only: the highest index generates next\n"
+_TEACHER_TIMEOUT = 120.0  # seconds for an estimate from another server: a run does not depend on it
 
 
 def add(commands: Commands) -> None:
     command = add_command(
-        commands, "run", "answer a batch file on a real model within a budget", _DESCRIPTION, f"{POLICIES}\n{EXIT}"
+        commands,
+        "run",
+        "answer a batch file on a real model within a budget",
+        _DESCRIPTION,
+        f"{POLICIES}{_INDEX}\n{EXIT}",
     )
-    add_market(command)
+    add_market(command, policy="clear, and index with --accounting metered")
     add_model(command)
     command.add_argument("--out", metavar="FILE", help="answers (default: IN.answers.jsonl)")
     command.add_argument(
@@ -83,7 +88,7 @@ def add(commands: Commands) -> None:
         type=int,
         default=1,
         metavar="K",
-        help="answers a request may have from its grant, in turn (default: 1)",
+        help="answers per request from its grant, one after the other (default: 1)",
     )
     command.add_argument(
         "--gold",
@@ -101,7 +106,7 @@ def add(commands: Commands) -> None:
         help="tale: a server with another model to ask for estimates; the key is $TEACHER_API_KEY",
     )
     command.add_argument(
-        "--teacher-model", default="", metavar="NAME", help="its name there (default: as each request says)"
+        "--teacher-model", default="", metavar="NAME", help="its name there (default: that in each request)"
     )
     command.set_defaults(command=run, policy=None)
 
@@ -179,7 +184,7 @@ def _make_run(
 
 
 def _settings(options: argparse.Namespace) -> dict[str, Any]:
-    """What decides who gets what; policy and accounting choose each other's default."""
+    """The settings of the run; the defaults of policy and accounting depend on each other."""
     from shadowprice.cost import TOKENS, Rates
 
     accounting = options.accounting or ("metered" if options.policy == "index" else "reserved")
@@ -201,7 +206,7 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _teacher(options: argparse.Namespace) -> Backend | None:
-    """The model to ask for estimates; None: nobody, or the one that answers."""
+    """The model to ask for estimates; None: the model that answers, or no estimates."""
     if options.policy != "tale" and (options.teacher_url or options.teacher_model):
         raise InputError("--teacher-url and --teacher-model: only policy tale asks a teacher", fix="use --policy tale")
     if options.teacher_model and not options.teacher_url:
@@ -220,20 +225,20 @@ def _warnings(summary: Summary, rates: Rates) -> Iterator[str]:
     from shadowprice.cost import show
 
     for flag, times in summary.flags.items():
-        yield f"the server was caught at {flag} {times:,} times"
+        yield f"server violation: {flag} {times:,} times"
     if summary.flags.get("limit_ignored") or summary.stopped:
         excess = f"the budget was exceeded by {show(summary.overspent, rates)}"
         held = excess if summary.overspent else "the budget still holds"
         yield f"{show(summary.beyond_grants, rates)} beyond what was granted; {held}"
     if summary.stopped:
-        way_out = "an older server may heed --limit-field max_tokens; --resume continues"
+        way_out = "an older server may obey --limit-field max_tokens; --resume continues"
         yield f"{summary.stopped}; nothing more was sent to it ({way_out})"
 
 
 def _in_words(teacher: dict[str, Any]) -> str:
-    """What asking the teacher came to."""
+    """A summary of the teacher's estimates."""
     whose = "of this budget" if teacher["charged"] else "not of this budget"
-    flags = "".join(f"; caught at {flag} {times:,} times" for flag, times in teacher["flags"].items())
+    flags = "".join(f"; server violation: {flag} {times:,} times" for flag, times in teacher["flags"].items())
     return (
         f"{count(teacher['asked'], 'request')} asked about, {teacher['retried']:,} of them twice, "
         f"{teacher['fell_back']:,} fell back on the forecast; {count(teacher['tokens'], 'token')}, {whose}{flags}"

@@ -3,9 +3,11 @@
 scheduler   what a scheduler is, and what all of them share
 reserved    any policy, cleared in rounds
 metered     serving by index
-fixed       the same grant for everybody: collecting traces, asking a teacher
+fixed       the same grant for every request: collecting traces, asking a teacher
+prompts     prompts that state the limit
 executor    `execute`, the only loop that reserves, sends, retries and settles
 simulate    the same schedulers over recorded answers
+bulk        the same where only lengths matter, a whole round at a time
 """
 
 from __future__ import annotations
@@ -26,14 +28,14 @@ HINDSIGHT = ("oracle", "clairvoyant")  # policies that need to know the answers
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything that decides who gets what.
+    """Everything that a scheduler's decisions depend on.
 
     policy      a name in `market.POLICIES`, or `index` (metered accounting only)
     accounting  reserved: grants count against the budget until their answers end; metered: tokens count when
                 they are generated, and answers continue where they stopped
-    reclaim     clear again for what was not used (reserved accounting; metered always does)
-    samples     answers that a request may have from its grant, in turn
-    chunk       tokens of a chunk, at least (index)
+    reclaim     clear again with what was not used (reserved accounting; metered always does)
+    samples     answers that a request may have from its grant, one after the other
+    chunk       minimum tokens of a chunk (index)
     """
 
     policy: str = "expected"
@@ -48,7 +50,7 @@ class Settings:
     rates: Rates = TOKENS
 
     def check(self) -> None:
-        """Raises an error that names what does not go together."""
+        """Raises an error if settings cannot be combined."""
         if self.samples < 1 or self.concurrency < 1:
             raise InputError("samples and concurrency start at 1", fix="give 1 or more")
         if self.policy == "index":
@@ -65,7 +67,7 @@ class Settings:
                 raise InputError("several samples in metered accounting", fix="use reserved")
 
     def command(self, budget: str) -> str:
-        """The command line that runs the same."""
+        """The command line with the same settings."""
         if self.policy in HINDSIGHT:
             return ""
         words = ["shadowprice run QUESTIONS", f"--budget {budget}", f"--policy {self.policy}"]
@@ -81,7 +83,7 @@ class Settings:
 
 
 def make_scheduler(settings: Settings, can_continue: CanContinue = lambda request: True) -> Scheduler:
-    """The scheduler of these settings. `can_continue` is the backend's word on which answers can be continued."""
+    """The scheduler of these settings. `can_continue` says which answers the backend can continue."""
     settings.check()
     common: dict[str, Any] = {
         "max_tokens": settings.max_tokens, "attempts": settings.attempts, "rates": settings.rates,

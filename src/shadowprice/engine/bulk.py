@@ -1,7 +1,7 @@
-"""Simulations in which only lengths matter, a whole round at a time: what `simulate` says, many times faster.
+"""Simulations in which only lengths matter, a whole round at a time: the results of `simulate`, many times faster.
 
-The decisions are those of the scheduler itself (`Reserved.decide`, `Metered.plan`, `Metered.recalibrate`); what is
-done in bulk is the serving in between. tests/engine/test_bulk.py holds it to `simulate`, request by request.
+The decisions are those of the scheduler itself (`Reserved.decide`, `Metered.plan`, `Metered.recalibrate`); only
+the serving in between is done in bulk. tests/engine/test_bulk.py compares it with `simulate`, request by request.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Served:
 
 
 def simulate_lengths(scheduler: Reserved | Metered, ends: Ints, budget: int, cap: int) -> Served:
-    """Drives a scheduler, to which as many requests were added, over answers that end after `ends` tokens.
+    """Drives a scheduler over answers that end after `ends` tokens, one for each request that was added to it.
 
     An answer with an end above `cap`, which is the `max_tokens` of the scheduler, never ends.
     """
@@ -54,7 +54,7 @@ def _in_rounds(scheduler: Reserved, ends: Ints, budget: int, cap: int) -> Served
 
 def _by_index(scheduler: Metered, ends: Ints, budget: int, cap: int) -> Served:
     age, stopped = np.zeros(ends.size, dtype=np.int64), np.zeros(ends.size, dtype=bool)
-    begun: dict[int, None] = {}  # whose answers were cut, in the order in which they first were
+    begun: dict[int, None] = {}  # requests whose answers were cut, in the order of their first cut
     left = budget
     while left > 0 and (active := np.flatnonzero(~stopped & (age < cap))).size:
         request, start, stop = _chunks(scheduler.plan(active, age[active], left), active, age, scheduler.chunk)
@@ -76,7 +76,7 @@ def _by_index(scheduler: Metered, ends: Ints, budget: int, cap: int) -> Served:
         if affordable < request.size:  # the budget ends within this chunk
             age[request[affordable]] = start[affordable] + left
             left = 0
-        # Those whose forecasts promise nothing more: answers that were begun, then those that were not.
+        # Requests whose forecasts promise nothing more: first those with a part of an answer, then those without.
         for each in [*begun, *np.flatnonzero(age == 0).tolist()]:
             more = 0 if stopped[each] else min(left, int(min(ends[each], cap) - age[each]))
             age[each] += more

@@ -1,12 +1,12 @@
 """The loop: reserve, send, retry, settle, report. The only place that talks to backends.
 
 Units are reserved in the ledger before anything is sent, and settled by what was used, together with the answer.
-An attempt that is known to have generated nothing is repeated on the same reservation; one whose outcome nobody
-knows has spent it, and the scheduler decides what becomes of its request. An error that is nobody's business but
-this package's or a backend's, a bug, is a failure of one request like any other: it does not end the run.
+An attempt that is known to have generated nothing is repeated on the same reservation. An attempt with an unknown
+outcome has spent it, and the scheduler decides how its request continues. An unexpected exception, from a bug in this
+package or in a backend, is a failure of one request like any other: it does not end the run.
 
 A server that ignores a limit breaks the promise of the budget. Answers under way are received to their end and
-charged for what they took; nothing more is sent.
+charged for what they used; nothing more is sent.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from shadowprice.errors import BackendError, LimitViolated, Unavailable
 from shadowprice.formats.results import chunk_line, result_line
 from shadowprice.types import Completion, Result, Usage
 
-# Whether the answer to a request, by its id, is correct; None: nobody knows. Called in a thread, and at the end for
+# Whether the answer to a request, by its id, is correct; None: unknown. Called in a thread, and at the end for
 # answers that were cut. A scheduler stops sampling at a correct one.
 Grader: TypeAlias = Callable[[str, Completion], "bool | None"]
-_GLANCE = 0.2  # seconds after which a retry that waits looks whether the execution was stopped
+_POLL = 0.2  # seconds between two checks whether the execution was stopped, while a retry waits
 
 
 @dataclass
 class Progress:
-    """How far an execution is; handed to `on_event` whenever something has happened.
+    """The progress of an execution, passed to `on_event` whenever something has happened.
 
-    `stop` has it send nothing more and finish what is under way; `stopped` says why.
+    After `stop` nothing more is sent, and what is under way is finished; `stopped` is the reason.
     """
 
     budget: int
@@ -68,12 +68,12 @@ async def execute(
     on_result: Callable[[Result], None] = lambda result: None,
     on_event: Callable[[Progress], None] = lambda progress: None,
 ) -> Progress:
-    """Sends what `scheduler` decides on until nothing is worth its price; everything that happens is in the ledger.
+    """Sends what `scheduler` decides on until nothing is worth its price; everything is recorded in the ledger.
 
     concurrency  pieces of work under way at the same time
-    attempts     at one piece of work, where failed ones are known to have generated nothing
+    attempts     at one piece of work, as long as they are known to have generated nothing
     patience     seconds to wait between two attempts, at most
-    record_rest  what becomes of requests that were never sent is kept in the ledger
+    record_rest  whether the ledger keeps the results of requests that were never sent
     on_result    called with the result of every request, once it is in the ledger
     """
     progress = progress or Progress(ledger.budget)
@@ -108,7 +108,7 @@ class _Loop:
         async with asyncio.TaskGroup() as group:
             while True:
                 self._send(group)
-                self._tell()
+                self._notify()
                 if not self.progress.running:
                     break
                 await self.wake.wait()
@@ -118,7 +118,7 @@ class _Loop:
                     self._settle(*self.ended.popleft())
 
     def _send(self, group: asyncio.TaskGroup) -> None:
-        """Fills the free places. All that starts now is reserved at the cost of one wait for the disk."""
+        """Starts as much work as the concurrency allows; all its reservations wait for the disk once."""
         starting: list[Work] = []
         available = self.ledger.available
         while not self.progress.stopped and self.progress.running + len(starting) < self.concurrency:
@@ -137,7 +137,7 @@ class _Loop:
         self.wake.set()
 
     async def _attempt(self, work: Work) -> Report:
-        """Attempts until one is answered, refused, may have cost something, or was the last."""
+        """Retries until an attempt is answered, is refused, may have cost something, or is the last."""
         tried = 0
         while True:
             tried += 1
@@ -159,14 +159,14 @@ class _Loop:
                 return Report(work, self._cost(work, found), found, attempts=tried, correct=correct)
 
     async def _wait(self, seconds: float) -> None:
-        """Less where the execution is stopped meanwhile."""
+        """Ends early if the execution is stopped."""
         clock = asyncio.get_running_loop().time
         end = clock() + seconds
         while not self.progress.stopped and (left := end - clock()) > 0:
-            await asyncio.sleep(min(left, _GLANCE))
+            await asyncio.sleep(min(left, _POLL))
 
     def _correct(self, id: str, answer: Completion) -> bool | None:
-        """An answer that a grader fails on is an answer: nobody knows whether it is correct."""
+        """None if the grader fails: the answer is kept, ungraded."""
         try:
             return self.grade(id, answer) if self.grade else None
         except Exception:
@@ -177,11 +177,11 @@ class _Loop:
             return found.tokens
         if found.usage_source == "server" and found.input_tokens + found.cached_tokens:
             return self.rates.cost(found.usage)
-        # Nobody counted the prompt: it is charged as it was reserved.
+        # The server did not count the prompt: it is charged as reserved.
         return work.bound + self.rates.cost(Usage(output=max(0, found.tokens - work.grant)))
 
     def _cost_of_failure(self, work: Work, error: BackendError) -> int:
-        """Nothing, the tokens that it took, or all of the bound: of money if there was anything at all."""
+        """Nothing, the tokens that were generated, or the whole bound: the last if they are unknown, or cost money."""
         if error.tokens is None:
             return work.bound
         if error.tokens == 0 or not self.rates.money:
@@ -210,7 +210,7 @@ class _Loop:
             self._ended(result)
 
     def close(self) -> None:
-        """What becomes of the rest. Parts of answers are answers only if the run was not stopped."""
+        """Ends the other requests. Parts of answers become answers only if the run was not stopped."""
         notes = []
         for result in self.scheduler.close(self.progress.stopped):
             if result.completion is not None and result.correct is None:
@@ -221,35 +221,35 @@ class _Loop:
                 notes.append((result.id, result_line(result)))
             self._ended(result)
         self.ledger.note_many(notes)
-        self._tell()
+        self._notify()
 
     def _ended(self, result: Result) -> None:
         self.progress.outcomes[result.outcome] += 1
         self.on_result(result)
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self.progress.spent = self.ledger.spent
         self.progress.price, self.progress.rounds = self.scheduler.price, len(self.scheduler.rounds)
         self.on_event(self.progress)
 
 
 def _pause(error: BackendError, tried: int, patience: float) -> float:
-    """What the server asked for; otherwise longer each time, and never in step with others."""
+    """The delay that the server asked for; otherwise exponential backoff with jitter."""
     named = error.delay if isinstance(error, Unavailable) else None
     return min(patience, named if named is not None else 2.0 ** (tried - 1) * random.uniform(0.5, 1.0))
 
 
 def _failure(problem: Exception) -> BackendError:
-    """An error that no backend should raise: nobody knows what was generated before it."""
+    """For an exception that no backend should raise: what was generated before it is unknown."""
     line = " ".join(f"{type(problem).__name__}: {problem}".split())
     return Unavailable(line[:300], tokens=None)
 
 
 def _checked(work: Work, found: Completion) -> Completion:
-    """The answer so far, which can be charged, continued and written; raises what is wrong with any other."""
+    """The answer so far; raises if it cannot be charged, continued or written."""
     if not isinstance(found, Completion):
         raise TypeError(f"the backend gave {type(found).__name__}, not a Completion")
     if min(found.tokens, found.input_tokens, found.cached_tokens) < 0:
-        raise ValueError("the backend counted less than no tokens")
+        raise ValueError("the backend counted a negative number of tokens")
     orjson.dumps((found.text, found.body))
     return found if work.suffix else join(work.so_far, found)

@@ -1,4 +1,4 @@
-"""The same grant for everybody, in order: collecting traces, asking a teacher."""
+"""The same grant for every request, in order: collecting traces, asking a teacher."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from shadowprice.engine.scheduler import Batch, Report, Round, Work
 from shadowprice.errors import InputError
 from shadowprice.types import Completion, Forecast, Request, Result
 
-LANDING_TOKENS = 16  # that stating a final answer may take
+LANDING_TOKENS = 16  # for stating a final answer
 
 
 @dataclass(frozen=True)
 class Ages:
-    """Where answers are probed: after so many tokens, and after such shares of their length."""
+    """Where answers are probed: after these numbers of tokens, and after these shares of their length."""
 
     tokens: tuple[int, ...]
     shares: tuple[float, ...]
@@ -41,7 +41,7 @@ class Ages:
         return (len(self.tokens) + len(self.shares) + 1) * LANDING_TOKENS
 
     def of(self, answer: Completion) -> list[int]:
-        """The ages of one answer, the longest first; its end is one of them only where it was cut."""
+        """The ages of one answer, the longest first; its end is one of them only if it was cut."""
         ages = {*self.tokens, *(round(share * answer.tokens) for share in self.shares)}
         inside = {age for age in ages if age < answer.tokens}
         return sorted(inside | ({answer.tokens} if answer.finish == "length" else set()), reverse=True)
@@ -53,14 +53,14 @@ class _Turn(NamedTuple):
 
 
 class Fixed:
-    """Grants everybody `grant` tokens.
+    """Grants every request `grant` tokens.
 
-    probe          after an answer, ask for the final answer after beginnings of it, from the longest to the
-                   shortest, so that the server reads nothing again; what it states is in the result's
+    probe          after an answer, ask for the final answer at each of these ages, from the longest to the
+                   shortest, so that the server reads nothing again; the final answers are in the result's
                    `extra["probes"]`: age -> [text, tokens]
-    give_up_after  so many are sent at first, and the others only once one of them is answered
+    give_up_after  how many are sent at first; the others are sent once one of them is answered
     most           units that may be spent in all
-    attempts       at one request, whatever became of them
+    attempts       at one request, whatever their outcome
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Fixed:
         self._queue.extend(map(_Turn, range(first, len(self._batch))))
 
     def restore(self, place: int, state: Result | Completion, *, sample: int = 0, landing: bool = False) -> None:
-        """Of an answer whose probes were interrupted the answer is kept, and probed again."""
+        """An answer whose probes were interrupted is kept, and probed again."""
         if isinstance(state, Result):
             self._batch.restore(place, state)
             return
@@ -143,7 +143,7 @@ class Fixed:
         yield from self._batch.left(None, stopped)
 
     def _is_done(self, turn: _Turn) -> bool:
-        """Whether an earlier execution has done it."""
+        """Whether an earlier execution did this."""
         return self._batch.ended[turn.place] or (turn.age is None and turn.place in self._answer)
 
     def _work(self, turn: _Turn) -> Work:
@@ -159,7 +159,7 @@ class Fixed:
         self._ages[place] = self.probe.of(answer)[::-1] if self.probe else []
 
     def _queue_probe(self, place: int) -> bool:
-        """The next probe of an answer, before all others; False: it has had them all."""
+        """Puts the next probe of an answer first in the queue; False: there are no more."""
         if not self._ages[place]:
             return False
         self._queue.appendleft(_Turn(place, self._ages[place].pop()))

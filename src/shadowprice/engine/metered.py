@@ -1,22 +1,22 @@
 """Serving by index: the next tokens go where they are worth the most (`market.gittins` has the mathematics).
 
-The request with the highest index generates the next chunk of its answer; when it has done so its index is another
-one, and it may have to wait while others generate.
+The request with the highest index generates the next chunk of its answer. That changes its index, and it may have to
+wait while others generate.
 
-**Learning as it goes.** Forecasts are corrected by what the run itself shows: when a number of answers have ended
-(the first time 32, then four times as many each time) the level and the spread of all lengths, and their tail where
-the forecast has none, are estimated again (`forecast.calibration.recalibrate`) from what is known: lengths of answers
-that ended, and that the others are longer than what they have generated. Whether answers are correct is not known to
-a run, so the chance of success stays as forecast.
+**Learning during the run.** Forecasts are corrected by what the run itself shows. Each time enough answers have ended
+(32, then four times as many each time), the level and the spread of all lengths, and their tail if the forecast has
+none, are estimated again (`forecast.calibration.recalibrate`) from what is known: the lengths of answers that ended,
+and that the others are longer than what they have generated. A run does not learn from grades, so the chance of a
+correct answer stays as forecast.
 
-**Two ways of pausing.** Where an answer can be continued from a part of it, a request waits between its chunks, and
-others go first. Where it cannot, a request is answered in one go, with a limit at the age where its index falls below
-the price. The limit does the cutting: of a stream that is hung up on nobody knows what its server generated until it
-noticed, so that the whole grant would have to be charged. Which of the two it is, some servers have to show: the
-first answer is then generated in two short pieces before anything else is sent.
+**Two ways of pausing.** If an answer can be continued from a part of it, its request waits between chunks while others
+generate. If not, it is answered in one go, with a limit at the age where its index falls below the price. The limit
+has to end it: if the connection were closed instead, it would be unknown how much the server generated before it
+noticed, and the whole grant would be charged. Some servers only show by trying which of the two they are: the first
+answer is then generated in two short pieces before anything else is sent.
 
-**At the end of the budget** the next in line takes what is left. As long as work is under way it waits for what that
-gives back. Answers that were begun and not finished are results, cut where they are.
+**At the end of the budget** the request with the highest index takes what is left, once no work is under way that
+could return units. Unfinished answers become results, truncated where they stopped.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ class _Chunk(NamedTuple):
 
     minus_index: float
     place: int
-    age: int  # at which it was scheduled; it is outdated once the request has another
+    age: int  # of the answer when the chunk was scheduled; once it differs, the chunk is outdated
     stop: int
 
 
 class Metered:
     """Serves the highest index first.
 
-    chunk         tokens of a chunk, at least
-    concurrency   pieces of work under way at the same time: none of them takes all that is left
+    chunk         minimum tokens of a chunk
+    concurrency   pieces of work under way at the same time; none of them takes all that is left
     can_continue  which answers can be continued from a part of them; None: all
     learn         correct the forecasts by what the run shows
     """
@@ -72,13 +72,13 @@ class Metered:
         self._batch = Batch(max_tokens, attempts, rates, can_continue=can_continue or (lambda request: True))
         self._lesson = _FIRST_LESSON
         self._corrected = self._batch.forecast
-        self._age: NDArray[np.int64] = np.zeros(0, dtype=np.int64)  # tokens generated; 0 where nobody counted them
+        self._age: NDArray[np.int64] = np.zeros(0, dtype=np.int64)  # tokens generated; 0 if unknown
         self._stopped: NDArray[np.bool_] = np.zeros(0, dtype=bool)  # the model ended its answer at that age
         self._waiting: NDArray[np.bool_] = np.zeros(0, dtype=bool)  # neither ended nor under way
         self._heap: list[_Chunk] = []
-        self._outdated = True  # the heap, because forecasts changed or requests came
+        self._outdated = True  # the heap: forecasts changed or requests were added
         self._running: dict[int, int] = {}  # units reserved, by place
-        self._trial: int | None = None  # whose answer shows whether the server continues: under way, or the next
+        self._trial: int | None = None  # the request that shows whether the server continues; under way or next
         self._counts = True  # the server counts its tokens, so that they can be metered
 
     @property
@@ -128,7 +128,7 @@ class Metered:
                     self._trial = place
                 return work
             if self._running:
-                return None  # until they give something back
+                return None  # until work under way returns units
             self._waiting[place] = False  # its prompt alone costs more than what is left
         return None
 
@@ -168,8 +168,8 @@ class Metered:
     # --- what is learned ----------------------------------------------------------------------
 
     def _learn_length(self, place: int, answer: Completion) -> None:
-        """How long an answer is that does not wait for more."""
-        if answer.usage_source == "assumed":  # what was charged for it says nothing of its length
+        """Records the length of an answer that will not be continued."""
+        if answer.usage_source == "assumed":  # what was charged says nothing about the length
             self._age[place] = 0
             return
         self._age[place] = max(1, answer.tokens)
@@ -182,7 +182,7 @@ class Metered:
         return self._lesson if self.learn else None
 
     def recalibrate(self, age: NDArray[np.int64], stopped: NDArray[np.bool_]) -> bool:
-        """Corrects all forecasts, where enough answers have ended; says whether it did."""
+        """Corrects all forecasts if enough answers have ended; returns whether it did."""
         ended = int(np.count_nonzero(stopped))
         if not self.learn or ended < self._lesson:
             return False
@@ -191,10 +191,10 @@ class Metered:
         self._corrected = recalibrate(self._batch.forecast, age, stopped)
         return True
 
-    # --- who is next ---------------------------------------------------------------------------
+    # --- the next chunk ------------------------------------------------------------------------
 
     def _clear(self, available: int) -> None:
-        """Finds the price, and the next chunk of everyone who waits."""
+        """Finds the price, and the next chunk of every request that waits."""
         waiting, running = np.flatnonzero(self._waiting), np.array(sorted(self._running), dtype=np.intp)
         plan = self.plan(waiting, self._age[waiting], available)
         theirs = self._schedule(running, self._age[running])  # for when they wait again
@@ -211,7 +211,7 @@ class Metered:
         self._outdated = False
 
     def plan(self, active: NDArray[np.intp], age: NDArray[np.int64], available: int) -> Schedule:
-        """The schedule of those who are `active`, having generated `age` tokens; its price is that of a new round."""
+        """The schedule of the `active` requests, which have generated `age` tokens; its price starts a new round."""
         rates = self._batch.rates
         plan = self._schedule(active, age)
         tokens = available if not rates.money else available * 10**6 // rates.output
@@ -229,7 +229,7 @@ class Metered:
         return schedule(self._corrected.take(active), batch.cap[active], age, entry)
 
     def _next_chunk(self, place: int) -> _Chunk | None:
-        """From the present age to where the index falls, and at least `chunk` tokens further."""
+        """From the present age to where the index falls, at least `chunk` tokens."""
         low, high, age = self._first[place], self._first[place + 1], int(self._age[place])
         stops = self._stops[low:high]
         at = int(np.searchsorted(stops, age, side="right"))
@@ -244,14 +244,14 @@ class Metered:
             heapq.heappush(self._heap, chunk)
 
     def _restart(self, place: int) -> None:
-        """What is there of an answer cannot be continued: it is begun again if it is short, else it ends so."""
+        """Drops a part of an answer that cannot be continued if it is short; a longer one is kept."""
         self._waiting[place] = False
         if self._batch.start_over(place):
             self._age[place] = 0
             self._push(place)
 
     def _of_trial(self) -> _Chunk | None:
-        """The second piece of the answer that shows whether the server continues goes before all others."""
+        """The second piece of the answer that shows whether the server continues, before all other chunks."""
         if self._trial is None or not self._waiting[self._trial] or self._batch.continues(self._trial) is not None:
             return None
         return self._next_chunk(self._trial) or self._without_index(self._trial)
@@ -266,9 +266,9 @@ class Metered:
         return self._beyond_forecast()
 
     def _beyond_forecast(self) -> _Chunk | None:
-        """Those whose forecasts promise nothing more are served when nobody else wants the tokens.
+        """The next chunk of a request whose forecast promises nothing more: the tokens are of no use to any other.
 
-        First answers that are longer than was thought possible, then requests that seemed to have no chance.
+        First answers that are longer than their forecast allowed, then requests without a chance.
         """
         begun = next((place for place in self._batch.so_far if self._waiting[place]), None)
         if begun is None and not self._waiting.any():
@@ -279,11 +279,11 @@ class Metered:
         age = int(self._age[place])
         return _Chunk(0.0, place, age, int(min(age + self.chunk, self._batch.cap[place])))
 
-    # --- how much of it ------------------------------------------------------------------------
+    # --- grants --------------------------------------------------------------------------------
 
     def _work(self, chunk: _Chunk, available: int, continues: bool | None) -> Work | None:
-        """The work of a chunk, if it is affordable. Where nothing is under way that could give something back, it
-        takes what is left."""
+        """The work of a chunk, if it is affordable. If no work is under way that could return units, it takes
+        what is left."""
         place, batch = chunk.place, self._batch
         grant, so_far = self._grant(chunk, available, continues), batch.so_far.get(place)
         work = batch.work(place, grant, so_far=so_far)
@@ -293,7 +293,7 @@ class Metered:
         return work if grant > 0 and work.bound <= available else None
 
     def _grant(self, chunk: _Chunk, available: int, continues: bool | None) -> int:
-        """The tokens of a chunk, or of the whole answer where it cannot be paused.
+        """The tokens of a chunk, or of the whole answer if it cannot be paused.
 
         No more than a share of what is not spent, so that others can be served at the same time.
         """

@@ -7,10 +7,10 @@ from typing import Any
 
 
 def with_limit(body: Mapping[str, Any], grant: int) -> dict[str, Any]:
-    """A copy of the body that asks, where the user speaks last, to stay within `grant` tokens.
+    """A copy of the body whose last user message asks to stay within `grant` tokens.
 
-    A plain prompt begins with it, because the answer continues where the prompt ends. A prompt of token
-    numbers is left as it is: there is no text to add to.
+    A plain prompt begins with these words, because the answer continues where the prompt ends. A prompt of
+    token ids is not changed: there is no text to add to.
     """
     order = f"Keep the entire response within at most {grant} tokens."
     if "messages" in body:
@@ -24,7 +24,7 @@ def with_limit(body: Mapping[str, Any], grant: int) -> dict[str, Any]:
 
 
 def _with_words(messages: Sequence[Mapping[str, Any]], order: str) -> list[Mapping[str, Any]]:
-    """The messages, with these words at the end of the last one of the user's."""
+    """The messages, with these words at the end of the last user message."""
     copied = list(messages)
     for at in reversed(range(len(copied))):
         content = copied[at].get("content")

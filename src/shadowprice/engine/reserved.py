@@ -1,7 +1,7 @@
 """Clearing in rounds: a policy divides the budget, grants are hard limits, what is not used is divided again.
 
-    reserved accounting     an answer that is cut at its grant is cut for good. With `reclaim` what others left
-                            unused is offered to those that were declined, until nobody can pay.
+    reserved accounting     an answer that is cut at its grant is not continued. With `reclaim`, what others did
+                            not use is offered to declined requests, until none can pay.
     metered accounting      an answer that is cut at its grant waits, and continues where it stopped if a later
                             round grants it more; the policy is given what is still expected of it.
 
@@ -45,13 +45,13 @@ class _Best(NamedTuple):
 class Reserved:
     """Every policy of `market.POLICIES`, in rounds.
 
-    policy, options  who gets what
-    reclaim          clear again for what was not used
+    policy, options  how the budget is divided
+    reclaim          clear again with what was not used
     max_tokens       no answer gets more; several samples may have as much each
-    samples          answers that a request may have from its grant, one after the other; one that is correct
-                     stops the rest, otherwise the first that came to its end is taken, else the first
+    samples          answers that a request may have from its grant, one after the other; a correct one stops
+                     the rest; without one, the first that finished is used, or else the first
     can_continue     makes the accounting metered: which answers can be continued from a part of them
-    announce         tells the model its limit, in the prompt (TALE)
+    announce         state the limit in the prompt (TALE)
     """
 
     def __init__(
@@ -70,18 +70,18 @@ class Reserved:
         self.policy, self.options = policy, dict(options or {})
         self.reclaim, self.samples, self.announce = reclaim, samples, announce
         self.rounds: list[Round] = []
-        self.first_round: Allocation | None = None  # where somebody has cleared the same market before
+        self.first_round: Allocation | None = None  # where the caller has cleared this market before
         self._batch = Batch(max_tokens, attempts, rates, samples, can_continue)
         self._queue: deque[_Turn] = deque()
         self._running = 0
         self._cleared = False
-        self._trial: _Turn | None = None  # under way to show whether the server continues; its grant is the rest
+        self._trial: _Turn | None = None  # shows whether the server continues; its grant is what remains
         self._best: dict[int, _Best] = {}  # of several samples
         self._left: dict[int, int] = {}  # of the grant of each request, before the sample under way
 
     @property
     def metered(self) -> bool:
-        """Whether answers that are cut continue later."""
+        """Whether answers that were cut are continued later."""
         return self._batch.can_continue is not None
 
     @property
@@ -114,7 +114,7 @@ class Reserved:
                 if unknown and (work.so_far or work.grant < turn.grant):
                     self._trial = turn._replace(grant=turn.grant - work.grant)
                 return work
-            # A server generated more than it was granted.
+            # Not affordable: a server generated more than it was granted.
             if self._running:
                 return None
             if self.reclaim:
@@ -152,7 +152,7 @@ class Reserved:
     # --- a round -------------------------------------------------------------------------------
 
     def _clear(self, available: int) -> None:
-        """Whoever has no result competes for what is left."""
+        """Divides what is left among the requests without a result."""
         batch = self._batch
         for place in [place for place in batch.so_far if batch.is_stuck(place)]:
             batch.start_over(place)
@@ -166,7 +166,7 @@ class Reserved:
                 self._queue.append(_Turn(place, grant, self._samples_of(place)))
 
     def decide(self, waiting: Sequence[int], age: NDArray[np.int64], available: int) -> NDArray[np.int64]:
-        """A round: tokens for each of those who wait, having generated `age` tokens; 0 for all where none is left."""
+        """A round: tokens for each `waiting` request, which has generated `age` tokens; all 0 if nothing is granted."""
         if (self._cleared and not self.reclaim) or not len(waiting) or available <= 0:
             return np.zeros(len(waiting), dtype=np.int64)
         batch = self._batch
@@ -183,14 +183,14 @@ class Reserved:
             )
         self._cleared = True
         if self.reclaim and not grants.any() and self._cost(waiting, room) <= available:
-            grants = room.astype(np.int64)  # the market would pay for nobody, and there is enough for everybody
+            grants = room.astype(np.int64)  # the market admits no request, but the budget suffices for all
         if grants.any():
             admitted, granted = int(np.count_nonzero(grants)), int(self._cost(waiting, grants))
             self.rounds.append(Round(available, len(waiting), admitted, granted, decided.price, decided.status))
         return grants
 
     def _cost(self, places: Sequence[int], grants: NDArray[Any]) -> float:
-        """The units that these grants can cost together, infinitely many where one has no end."""
+        """The most units that these grants can cost together; infinite if one of them is."""
         batch, total = self._batch, float(grants.sum())
         if not batch.rates.money or total == np.inf:
             return total
@@ -202,7 +202,7 @@ class Reserved:
     def _allocate(
         self, forecast: Forecast, room: NDArray[np.float64], waiting: Sequence[int], available: int
     ) -> tuple[Allocation, NDArray[np.int64]]:
-        """Whole tokens for each. Money is divided in output tokens, of which reading the prompt takes the first."""
+        """Whole tokens for each. Money is divided as output tokens, from which reading the prompt is subtracted."""
         rates = self._batch.rates
         if not rates.money:
             decided = allocate(forecast, available, self.policy, max_tokens=room, **self.options)
@@ -231,7 +231,7 @@ class Reserved:
     # --- several samples -----------------------------------------------------------------------
 
     def _sampled(self, report: Report) -> Result | None:
-        """The next sample from what is left of the grant, or the best of them."""
+        """Queues the next sample from what is left of the grant; without one, the best sample is the result."""
         place, sample, found = report.work.place, report.work.sample, report.completion
         if found is None:
             return self._chosen(place) if place in self._best else self._batch.after_error(place)
@@ -243,7 +243,7 @@ class Reserved:
         return self._chosen(place)
 
     def _keep_best(self, place: int, found: Completion, correct: bool | None, sample: int) -> None:
-        """Its flags are those of all samples."""
+        """Keeps the better answer, with the flags of all samples."""
         best = self._best.get(place)
         if best is None:
             self._best[place] = _Best(found, correct, sample + 1)

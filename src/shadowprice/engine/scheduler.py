@@ -1,13 +1,12 @@
-"""What a scheduler is: it decides who generates next, and never waits, reads a clock or touches a disk.
+"""What a scheduler is: it decides which request generates next, and never waits, reads a clock or touches a disk.
 
 `execute` drives a scheduler on a real backend, `simulate` the same object over recorded answers:
 
     while work := scheduler.next(available):     what to send now, with the units to reserve for it
-        result = scheduler.done(report)          what came of it: a result, or the request waits again
-    scheduler.close()                            no more will be sent: what becomes of the rest
+        result = scheduler.done(report)          its result, or None: the request waits again
+    scheduler.close()                            nothing more will be sent: the results of the rest
 
-`next` gives None where nothing is worth its price now. While work is under way it may have an answer again after
-the next `done`.
+`next` returns None if nothing is worth its price now. While work is under way, that may change with the next `done`.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class Work(NamedTuple):
 
     place    of the request, in the order in which they were added
     grant    tokens it may generate
-    bound    units it can cost at most: to be reserved before it is sent
+    bound    the most units it can cost: to be reserved before it is sent
     body     what is sent: the request's own body, unless the scheduler has something to add
     so_far   the part of the answer to continue from
     suffix   text to continue with, after `so_far`: asks for the final answer
@@ -50,7 +49,7 @@ class Work(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What came of a piece of work: a completion or an error, what it cost, and after how many attempts."""
+    """The outcome of a piece of work: a completion or an error, its cost, and the number of attempts."""
 
     work: Work
     cost: int
@@ -62,7 +61,7 @@ class Report(NamedTuple):
 
 @dataclass(frozen=True)
 class Round:
-    """One clearing: of `queries` that waited `admitted` are to get `granted` units of a `budget` that is left."""
+    """One clearing: `admitted` of `queries` waiting requests are granted `granted` units of the `budget` left."""
 
     budget: int
     queries: int
@@ -72,12 +71,12 @@ class Round:
     status: str | None
 
 
-# Whether an answer to a request can be continued from a part of it; None: nobody knows before it is tried.
+# Whether an answer to a request can be continued from a part of it; None: unknown before it is tried.
 CanContinue: TypeAlias = Callable[[Request], "bool | None"]
 
 
 class Scheduler(Protocol):
-    """Decides. `price` is that of the latest clearing, `rounds` are all of them."""
+    """`rounds` are all clearings so far, `price` is that of the latest."""
 
     rounds: list[Round]
 
@@ -85,11 +84,11 @@ class Scheduler(Protocol):
     def price(self) -> float | None: ...
 
     def add(self, requests: Sequence[Request], forecast: Forecast) -> None:
-        """More requests, with a forecast for each; at any time."""
+        """Adds requests, with a forecast for each; at any time."""
         ...
 
     def restore(self, place: int, state: Result | Completion, *, sample: int = 0, landing: bool = False) -> None:
-        """What an earlier execution left of a request: its result, or one more part of its answer."""
+        """Restores what an earlier execution left of a request: its result, or one more part of its answer."""
         ...
 
     def next(self, available: int) -> Work | None:
@@ -97,13 +96,13 @@ class Scheduler(Protocol):
         ...
 
     def done(self, report: Report) -> Result | None:
-        """What came of a piece of work. A result ends the request; None: it waits again."""
+        """Takes the outcome of a piece of work. A result ends the request; None: it waits again."""
         ...
 
     def close(self, stopped: str = "") -> Iterable[Result]:
-        """The results of all requests that have none. `stopped` says why nothing more is sent, though it could be.
+        """The results of all requests that have none yet. `stopped` is why the execution stopped early, if it did.
 
-        Parts of answers are answers, cut where they are, unless it was stopped: a run that is resumed continues them.
+        Parts of answers become truncated answers unless it was stopped: then a resumed run continues them.
         """
         ...
 
@@ -113,10 +112,10 @@ class Scheduler(Protocol):
 
 @dataclass
 class Batch:
-    """The requests of a scheduler and what is known of each, by place; a scheduler decides, this keeps the books.
+    """The requests of a scheduler and the state of each, by place. It decides nothing: the scheduler does.
 
     max_tokens    no answer gets more
-    attempts      at one request since its last success, whatever became of them
+    attempts      at one request since its last success, whatever their outcome
     samples       answers of a request, each of which may have `max_tokens`
     can_continue  which answers can be continued from a part of them; None: none
     """
@@ -137,7 +136,7 @@ class Batch:
     so_far: dict[int, Completion] = field(default_factory=dict)
     error: dict[int, BackendError] = field(default_factory=dict)  # the latest
     prompt: list[int] = field(default_factory=list)  # tokens, at most; 0 where they cost nothing
-    restarted: set[int] = field(default_factory=set)  # answered in one go: their parts could not be continued
+    restarted: set[int] = field(default_factory=set)  # answered in one go, because their parts could not be continued
 
     def add(self, requests: Sequence[Request], forecast: Forecast) -> None:
         n = len(requests)
@@ -199,13 +198,13 @@ class Batch:
         return self.can_continue(self.requests[place])
 
     def is_stuck(self, place: int) -> bool:
-        """Whether a part of an answer is there that cannot be continued."""
+        """Whether the request has a part of an answer that cannot be continued."""
         return place in self.so_far and self.continues(place) is False
 
     def start_over(self, place: int) -> bool:
         """Drops a part that cannot be continued, if it is short: the answer is then generated in one go.
 
-        Only once: where nobody would say so beforehand, parts would be paid for and dropped until the budget ends.
+        Only once per request: otherwise parts might be paid for and dropped until the budget is spent.
         """
         if place in self.restarted or self.age(place) > 2 * TRIAL:
             return False
@@ -215,7 +214,7 @@ class Batch:
         self.restarted.add(place)
         return True
 
-    # --- what came of it
+    # --- results
 
     def charge(self, report: Report) -> None:
         place = report.work.place
@@ -230,7 +229,7 @@ class Batch:
             self.error[place] = report.error
 
     def after_error(self, place: int) -> Result | None:
-        """What becomes of a request after an error: a result if another attempt does not help, else it waits."""
+        """The result of a request after an error if another attempt would not help; None: it waits."""
         error = self.error[place]
         if isinstance(error, Refused):
             anew = error.code == "not_continued" or self.continues(place) is False  # or it has just become known
@@ -243,7 +242,7 @@ class Batch:
         return self._end(place, Result(self.requests[place].id, outcome, usage, cost, answer, None, correct, extra))
 
     def left(self, price: float | None, stopped: str) -> Iterable[Result]:
-        """The results of all that have none."""
+        """The results of all requests that have none yet."""
         for place, request in enumerate(self.requests):
             if self.ended[place]:
                 continue
@@ -270,12 +269,12 @@ class Batch:
             self.paid(place, state)
 
     def paid(self, place: int, part: Completion) -> None:
-        """A part was paid for by an earlier execution."""
+        """Adds the cost of a part that an earlier execution paid for."""
         self.usage[place] = _plus(self.usage[place], part)
         self.cost[place] += self.rates.cost(part.usage)
 
     def _failed(self, place: int) -> Result:
-        """The result of a request whose latest error is final; what there is of an answer is an answer."""
+        """The result of a request whose latest error is final; a part of an answer becomes the answer."""
         error = self.error[place]
         if place in self.so_far:
             return self.answered(place, flagged(self.so_far[place], "not_continued"))
@@ -307,8 +306,8 @@ def flagged(part: Completion, *flags: str) -> Completion:
 
 
 def is_over(part: Completion, grant: int, tokens: int, cap: float) -> bool:
-    """Whether an answer of `tokens` has come to its end with this part, for which `grant` tokens were granted.
+    """Whether an answer of `tokens` ends with this part, for which `grant` tokens were granted.
 
-    A server that stops below its limit has come to an end of its own.
+    A server that stops below its limit has ended the answer.
     """
     return part.finish == "stop" or part.tokens < grant or tokens >= cap

@@ -12,15 +12,15 @@ from shadowprice.types import Completion, Result
 
 @dataclass
 class Outcome:
-    """What a simulation came to: what was sent, and the results, both in order.
+    """The outcome of a simulation: what was sent, and the results, both in order.
 
-    `rest` gives the results of those that were left at the end: a scheduler is closed by going through them.
+    `rest` has the results of the requests that were left at the end; iterating over it closes the scheduler.
     """
 
     budget: int
     spent: int = 0
     work: list[Work] = field(default_factory=list)
-    found: list[Completion] = field(default_factory=list)  # what came of each
+    found: list[Completion] = field(default_factory=list)  # the answer to each
     results: list[Result] = field(default_factory=list)
     rest: Iterable[Result] = ()
 

@@ -1,4 +1,4 @@
-"""What a forecaster is."""
+"""The interfaces of forecasters: `Predictor`, and `Forecaster`, which can be trained and saved."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ _Z90 = 1.2815515655446004  # 90% of a normal law are below it
 
 @dataclass(frozen=True)
 class Calibration:
-    """A correction made by `fit`. The defaults leave a forecast as it is, except for the length of correct answers."""
+    """A correction made by `fit`. The defaults leave a forecast unchanged, except for the length of correct answers."""
 
     centre: float = 0.0
     shift: float = 0.0
@@ -110,7 +110,7 @@ class Calibration:
 
 
 def recalibrate(forecast: Forecast, age: NDArray[np.int64], ended: NDArray[np.bool_]) -> Forecast:
-    """The forecast, corrected by what a run has shown: answers have reached this age, and some ended there.
+    """The forecast, corrected by what a run has shown: the age that each answer has reached, and which ended there.
 
     The correction is one shift of all log lengths, one factor on their spread, and a tail if the forecast has
     none: a run shows no more. It serves the most promising requests first, so that it learns nothing about how
@@ -175,7 +175,7 @@ def _law(z: Array, censored: NDArray[np.bool_]) -> tuple[float | None, float]:
 def _factor(z: Array, censored: NDArray[np.bool_], tail: ArrayLike) -> float:
     """The factor on the spread with which the 80% interval of a law with this tail holds 80% of the errors z.
 
-    Split-conformal: each z would have needed a factor of its own to be just inside, and taken is the
+    Split-conformal: each z would have needed a factor of its own to be just inside; the result is the
     ceil(0.8 (n + 1))-th smallest of these.
     """
     upper = np.log(Expected(1.0, 1.0, tail=tail).quantile(0.9))
@@ -212,7 +212,7 @@ def _logistic(x: Array, correct: NDArray[np.bool_]) -> tuple[float, float]:
 
 
 def _quantile(values: Array, censored: NDArray[np.bool_], p: float) -> float:
-    """The Kaplan-Meier quantile; the largest value where too much is censored to tell.
+    """The Kaplan-Meier quantile; the largest value if too many are censored to know it.
 
     S = prod (1 - ended_i / at_risk_i) over the sorted values, where ended_i is 0 if value i is censored.
     """

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silences those that are imported, and restores how loud they were: callers report what matters themselves."""
+    """Silences those that are imported, and restores their settings: callers report what matters themselves."""
     with ExitStack() as restore:
         for name in ("datasets", "huggingface_hub", "transformers"):
             logger = logging.getLogger(name)

@@ -42,7 +42,7 @@ _PASSES = 3  # over censored lengths and the habits of models, which depend on t
 _MEAN = 10.0  # in the column of the mean: large, so that the penalty hardly touches it
 _UNKNOWN = 1.0  # score of correctness where no trace is graded
 _STEEP = 5.0  # log odds per unit of that score, before calibration
-_EDGE = 1.5  # standard deviations: structure further from the training's than that is taken as that far
+_EDGE = 1.5  # standard deviations from the mean in training: structure is clipped there
 _SLOPE_SD = 0.3  # of the prior on the slope
 _LENGTH, _CORRECT = 0, 1  # columns of targets and scores
 
@@ -234,7 +234,7 @@ class _Targets:
         self.correct = np.array([np.nan if trace.correct is None else float(trace.correct) for trace in traces])
 
     def of_questions(self, scores: Array) -> Array:
-        """A row per question, (log length, correctness); NaN where no trace of the question tells."""
+        """A row per question, (log length, correctness); NaN where no trace of the question is known."""
         return np.column_stack(
             [self._mean(self._lengths(scores), scores[:, _LENGTH]), self._mean(self.correct, scores[:, _CORRECT])]
         )
@@ -283,7 +283,7 @@ def _forecast(scores: Array, spread: Array) -> Forecast:
 def _spread(scores: Array, errors: Array, question: NDArray[np.intp]) -> Array:
     """Weights of the log of the spread, by ridge regression: E ln|e| = ln(spread) - 0.635 for a normal e.
 
-    Words and structure would tell something too, but less than the noise they bring: a request that seems
+    Words and structure add less information than noise: a request that seems
     uncertain is served first where tokens are metered, so that a mistake here is expensive.
     """
     x = np.hstack([scores, np.ones((len(scores), 1))])[question]

@@ -5,7 +5,7 @@ batch       OpenAI Batch files; a limit put into a line without changing another
 limits      the fields that limit an answer, by endpoint
 questions   questions and their gold answers
 traces      recorded answers
-forecasts   forecasts that somebody else made
+forecasts   forecasts from any source
 results     results, the one place that writes and reads them
 declined    the result of a request that the market would not pay for
 files       files that appear complete or not at all

@@ -18,7 +18,7 @@ from shadowprice.formats.limits import ENDPOINTS, LIMIT_FIELDS
 from shadowprice.types import Request
 
 _FORM = '{"custom_id": ..., "method": "POST", "url": ..., "body": {...}}'
-_MOST = 2**31  # tokens or answers in one request; more is a typing error
+_MOST = 2**31  # tokens or answers in one request; more is a mistake
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class BatchLine:
 def read_batch(path: str | os.PathLike[str], label: str | None = None) -> Iterator[BatchLine]:
     """The requests of a file, in order; a line that is not a request is an InputError with its place.
 
-    Errors call the file `label` where it is given.
+    Errors name the file by `label` if it is given.
     """
     return parse_batch(read_lines(path, label), label or path)
 

@@ -1,4 +1,4 @@
-"""Forecasts in files: those that somebody else made, and ours for others to read."""
+"""Forecasts in files: read from any source, and written for others to read."""
 
 from __future__ import annotations
 

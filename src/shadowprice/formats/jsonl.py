@@ -28,7 +28,7 @@ _GZIP = b"\x1f"  # the first byte of a gzip file, which no JSON starts with
 def read_lines(path: Path, label: str | None = None) -> Iterator[tuple[int, bytes]]:
     """The lines of a file that are not blank, stripped, each with its number.
 
-    Errors call the file `label` where it is given.
+    Errors name the file by `label` if it is given.
     """
     number = 0
     with open(path, "rb") as file:

@@ -1,7 +1,7 @@
 """Results as JSON lines: the one place that writes and reads them.
 
-The line of an answer is a line of an OpenAI Batch output file, that of a request without one a line of its error
-file. What the format has no field for is under `shadowprice`.
+An answer is a line of an OpenAI Batch output file, a request without an answer a line of its error file. What the
+format has no field for is under `shadowprice`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import orjson
 
 from shadowprice.types import Completion, Failure, Result, Usage
 
-# What the error file says of a request that the market would not pay for.
+# The code of a declined request in the error file.
 DECLINED = "budget_abandoned"
-# In a ledger, names that begin so are estimates of a request's length and not requests of the run.
+# In a ledger, names with this prefix are estimates of a request's length, not requests of the run.
 ESTIMATE = "shadowprice.estimate:"
 
 

@@ -200,7 +200,7 @@ def _run(job: dict[str, Any], python: str, level: str) -> dict[str, str]:
             stderr=subprocess.DEVNULL,
             env={},
             cwd="/",
-            start_new_session=True,  # Ctrl-C is for the caller, who kills the box
+            start_new_session=True,  # Ctrl-C is for the caller, which kills the box
         ) as box:
             try:
                 text, _ = box.communicate(timeout=job["seconds"] + _PATIENCE)

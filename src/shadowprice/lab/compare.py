@@ -3,7 +3,7 @@
 Every seed draws a stream; all policies and budgets get the same streams, so their differences are paired. The
 bootstrap resamples seeds, and questions within their tiers; a question is resampled with all its appearances, since
 all seeds draw from one pool. `gain` is over uniform in the same accounting; a reclaiming policy is compared with
-reserved uniform, which leaves nobody to reclaim for.
+reserved uniform, which declines no query, so that it has nothing to reclaim.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class Way:
 # What is compared, and in which accountings. Hindsight grants no token that is not used, so its results are the same
 # in all of them, and an upper bound in each. Traces hold no estimates of a teacher: `tale` is left out.
 WAYS: dict[str, tuple[Accounting, ...]] = {
-    "uniform": ("reserved", "metered"),  # it declines nobody: there is nobody to reclaim tokens for
+    "uniform": ("reserved", "metered"),  # it declines no query, so there is none to reclaim tokens for
     "proportional": ("reserved", "metered"),
     "heuristic": ("reserved",),
     "auction": ("reserved",),

@@ -37,8 +37,8 @@ Mask: TypeAlias = NDArray[np.bool_]
 # In a market of this many queries one query more or less changes nothing that matters: larger
 # markets are searched to this resolution, smaller ones to the query.
 _FINE = 1 << 15
-# How much is tried at a jump: subsets times queries, subsets of at most so many queries, and so many
-# rounds in which what is left over is offered once more.
+# Limits of the search at a jump: subsets times queries, queries in a subset, and rounds in which what
+# is left over is offered again.
 _WINDOW, _WIDEST, _OFFERS = 1 << 10, 8, 8
 _EXACT = 1e-11  # of the budget: spent to the last digit that matters
 
@@ -53,7 +53,7 @@ class Clearing:
             starved  no query can be served: the budget or the caps are below every threshold
 
     `price` is the dual price that `bound` is taken at. At a jump, the marginal utilities of the
-    admitted are equal to each other, but only close to it.
+    admitted are equal to each other, but only close to the price.
     """
 
     price: float
@@ -154,7 +154,7 @@ class _SharedMarket:
         return float(self.shape.shape(past))
 
     def extension(self, k: int) -> float:
-        """d_k: how far beyond its threshold each of the k goes, where the cap lets it."""
+        """d_k: how far beyond its threshold each of the k goes, where the cap allows it."""
         reach = float(self.shape.extent())
         free, at_cap = k, 0.0  # the first `free` stay below the cap; the rest, with larger thresholds, sit at it
         if k and self.tau[k - 1] + min(reach, (self.budget - self.spent[k]) / k) > self.cap:
@@ -226,7 +226,7 @@ def _clear_mixed(curves: Curve, budget: float) -> Clearing:
     def clearing(
         price: float, tokens: Array, admitted: Mask, status: Status, evaluations: int, demand: Array | None = None
     ) -> Clearing:
-        """The result in the caller's order, with its bound; `demand` is that at `price`, if it is known already."""
+        """The result in the caller's order, with its bound; `demand` is that at `price`, if already known."""
         utility = float((ranked.value(tokens) * admitted).sum())
         paying = ranked.take(slice(0, int(np.searchsorted(-reservation, -price))))
         bought = paying.follow(price) if demand is None else demand[: len(paying)]
@@ -255,7 +255,7 @@ def _clear_mixed(curves: Curve, budget: float) -> Clearing:
     some, prices, steps = _spend_within_sets(first, budget, np.ones((1, k), dtype=bool), float(reservation[k - 1]))
     tokens = np.zeros(order.size)
     tokens[:k] = some[0]
-    # Where caps hold everyone, any price in the bracket clears; outside it others would want in or out.
+    # If caps bind everyone, any price in the bracket clears; outside it other queries would enter or leave.
     price = float(np.clip(prices[0], next_price, reservation[k - 1]))
     return clearing(price, tokens, np.arange(order.size) < k, "cleared", probes + steps)
 
@@ -263,13 +263,13 @@ def _clear_mixed(curves: Curve, budget: float) -> Clearing:
 def _count_admitted(ranked: Curve, reservation: Array, budget: float) -> tuple[int, int]:
     """The largest k with G(k) <= budget, and how often demand was evaluated.
 
-    In a market above 2^15 it may be short of it by one part in 2^15.
+    In a market of more than 2^15 queries it may be smaller by one part in 2^15.
     """
     n = len(ranked)
     low, high = 0, n + 1
     room_low, room_high = budget, -budget  # budget - G(k) at both ends; beyond the last query it is a guess
     probes, low_moved, starts = 0, False, []
-    if (stride := n // _FINE) > 1:  # a small market of every stride-th query tells where to look
+    if (stride := n // _FINE) > 1:  # a small market of every stride-th query shows where to look
         every = slice(stride // 2, None, stride)
         small, _ = _count_admitted(ranked.take(every), reservation[every], budget / stride)
         starts = [int(0.995 * small * stride), int(1.005 * small * stride)]
@@ -291,8 +291,8 @@ def _count_admitted(ranked: Curve, reservation: Array, budget: float) -> tuple[i
 def _best_at_jump(ranked: Curve, budget: float, k: int, price: float) -> tuple[Array, Mask, int]:
     """The best division found where the budget falls into the jump of rank k (0-based), whose price is `price`.
 
-    Which queries to admit at a jump is a knapsack problem. Compared are all subsets of a window of ranks
-    around the jump, with everyone before the window admitted. The window shrinks as the market grows and
+    Which queries to admit at a jump is a knapsack problem. All subsets of a window of ranks around the
+    jump are compared, with everyone before the window admitted. The window shrinks as the market grows and
     one query matters less, down to the first k alone.
     """
     n = len(ranked)

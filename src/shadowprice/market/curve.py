@@ -1,4 +1,4 @@
-"""What every utility curve is: what a query gains from the tokens it is granted.
+"""The base of all utility curves: what a query gains from the tokens it is granted.
 
 A curve object holds the curves of all queries of a market; a parameter is one number for all or
 an array with one per query. Every curve here has the same silhouette:
@@ -99,7 +99,7 @@ class Curve(ABC):
 
     @abstractmethod
     def reservation(self) -> Array:
-        """The price at which the query is abandoned: its best utility per token."""
+        """The price from which the query is declined: its best utility per token."""
 
     @abstractmethod
     def follow(self, price: ArrayLike) -> Array:

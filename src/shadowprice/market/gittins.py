@@ -1,6 +1,6 @@
 r"""The index: which query to continue next, where tokens are paid for as they are generated.
 
-In metered accounting a query can be tried and left. What it is worth at age t (tokens generated so far)
+In metered accounting a query can be started and left. What it is worth at age t (tokens generated so far)
 follows from its forecast, by competing risks:
 
     A(t) = solve Fs(t)                the chance that a correct answer has ended by t
@@ -29,7 +29,7 @@ meets the budget.
 
 **At the end** the budget cuts a chunk. Its first part is worth less than the whole promises, at most
 by one query's chance. Nothing better is known before it is tried, so the last tokens go to the next in
-line, and what it leaves to the one after it.
+line, and what it does not use to the one after it.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def schedule(forecast: Forecast, cap: ArrayLike, age: ArrayLike = 0, entry: Arra
 
 
 def indices(forecast: Forecast, cap: float, ages: ArrayLike) -> Array:
-    """The index of every query (rows) at every one of these ages (columns), for a picture of it."""
+    """The index of every query (rows) at each of these ages (columns), for a figure."""
     at = np.asarray(ages, dtype=np.float64)
     found = np.zeros((len(forecast), at.size))
     for column, age in enumerate(at):
@@ -135,7 +135,7 @@ def _ages(forecast: Forecast, now: Array, most: Array) -> Array:
 def _chances(forecast: Forecast, ages: Array) -> tuple[Array, Array]:
     """A - solve and 1 - F at the ages: near the end of both, the small part that is left keeps its digits.
 
-    Where the forecast contradicts itself (F < A), the chance of a correct answer is believed. 1 - F is kept
+    Where the forecast contradicts itself (F < A), the chance of a correct answer takes precedence. 1 - F is kept
     above 0, so that a query which outlives its forecast still has a chunk.
     """
     log_ages = np.log(np.maximum(ages, 1e-9))

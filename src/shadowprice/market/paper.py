@@ -30,7 +30,7 @@ def algorithm1(
     and `beta` may also be one per query; without `beta` it is the adaptive rate (eq. 16).
 
     A reference, not a solver: in a scarce market beta is 1/epsilon, every price worth having lies
-    below the interval at which the search stops, and all queries are abandoned (docs/paper.md).
+    below the interval at which the search stops, and all queries are declined (docs/paper.md).
     """
     tau = np.atleast_1d(checked("threshold", threshold))
     scale, cap = checked("alpha", alpha, open_low=True), checked("max_tokens", max_tokens, finite=False)

@@ -1,7 +1,7 @@
 """Policies: from a forecast and a budget to whole tokens for every query.
 
     uniform       the same for everyone                                        (paper, eq. 19)
-    proportional  in proportion to the forecast, nobody abandoned              (eq. 20)
+    proportional  in proportion to the forecast, none declined                 (eq. 20)
     tale          the same, on a teacher model's estimates                     (eq. 21 to 23)
     heuristic     when scarce, drop the half with the longer forecasts         (eq. 25)
     auction       the shortest forecasts that fit                              (eq. 26)
@@ -35,7 +35,7 @@ from shadowprice.market.curves import Expected, Quadratic, Surge, Triangular
 from shadowprice.types import Allocation, Forecast
 
 _REQUIRED = inspect.Parameter.empty
-MINIMUM = 32  # tokens: the paper's floor for policies that abandon nobody
+MINIMUM = 32  # tokens: the paper's floor for policies that decline no query
 
 
 def allocate(
@@ -217,7 +217,7 @@ def _positive(name: str, number: float) -> float:
 
 
 def _market(curves: Curve, budget: int, policy: str, beta: float | None) -> Allocation:
-    """Clear, round down, and give the tokens that rounding saved, one by one, to those who gain most.
+    """Clear, round down, and give the tokens that rounding saved, one by one, to the queries that gain most.
 
     Rounding down must not fall below a threshold: a grant of 412 is worth nothing to a query that
     needs 412.3. Where it would, the market is cleared with thresholds rounded up to whole tokens.
@@ -248,7 +248,7 @@ def _market(curves: Curve, budget: int, policy: str, beta: float | None) -> Allo
 
 
 def _hand_out(grants: Array, admitted: NDArray[np.bool_], curves: Curve, budget: int) -> None:
-    """Add the tokens that rounding saved, in place: one each to those who gain most, while any gains.
+    """Add the tokens that rounding saved, in place: one each to the queries that gain most, while any gains.
 
     Rounding saves less than one token per admitted query, so one pass is usual, and two or three where
     queries reach their peaks.
@@ -273,7 +273,7 @@ def _admit_more(grants: Array, needs: Array, cap: Array, budget: int) -> None:
 
 
 def _share_equally(grants: Array, able: NDArray[np.intp], cap: Array, budget: int) -> None:
-    """Raise the grants of the `able` in place, all by the same as far as their caps allow."""
+    """Raise the grants of the `able` in place, all by the same amount as far as their caps allow."""
     rest = budget - int(grants.sum())
     while rest > 0 and (able := able[grants[able] < cap[able]]).size:
         raised = able[:rest]  # if there is not one token for each, the first get one
@@ -292,14 +292,14 @@ def oracle(forecast: Forecast, budget: int, cap: Array, *, lengths: ArrayLike) -
 
 
 def clairvoyant(forecast: Forecast, budget: int, cap: Array, *, lengths: ArrayLike, correct: ArrayLike) -> Allocation:
-    """`lengths` and `correct`: the true length and outcome of every answer. No policy has more correct."""
+    """`lengths` and `correct`: the true length and correctness of every answer. No policy has more correct answers."""
     true = np.ceil(_per_query("lengths", lengths, len(forecast)))
     is_correct = _per_query("correct", correct, len(forecast)) > 0
     return Allocation(_exactly(true, is_correct & (true <= cap), budget), budget, "clairvoyant")
 
 
 def _exactly(lengths: Array, able: NDArray[np.bool_], budget: int) -> NDArray[np.int64]:
-    """Their exact length to the shortest of the `able`, while the budget lasts."""
+    """Grants the shortest of the `able` their exact length, while the budget lasts."""
     grants = np.zeros(lengths.size, dtype=np.int64)
     some = np.flatnonzero(able)
     some = some[_shortest_that_fit(lengths[some], budget)]
@@ -308,7 +308,7 @@ def _exactly(lengths: Array, able: NDArray[np.bool_], budget: int) -> NDArray[np
 
 
 def _shortest_that_fit(lengths: Array, budget: int) -> NDArray[np.bool_]:
-    """Marks as many of the shortest lengths as have a sum within the budget."""
+    """Marks the shortest lengths, as many as fit into the budget."""
     order = np.argsort(lengths, kind="stable")
     fits = np.zeros(lengths.size, dtype=bool)
     fits[order[: np.searchsorted(np.cumsum(lengths[order]), budget, side="right")]] = True

@@ -42,7 +42,7 @@ def rising_root(
 
 @dataclass(frozen=True)
 class Bracket:
-    """A falling function is `at_low` > 0 at `low` and `at_high` <= 0 at `high`, as far as it could be found."""
+    """A falling function is `at_low` > 0 at `low` and `at_high` <= 0 at `high`, if such a bracket was found."""
 
     low: Array
     high: Array
@@ -82,7 +82,7 @@ def _enclose(function: Callable[[Array], Array], start: Bracket) -> Bracket:
 def _narrow(function: Callable[[Array], Array], start: Bracket, tolerance: float) -> Bracket:
     """Regula falsi: the next probe is where the line through both ends crosses zero.
 
-    On a curved function one end would stay for ever, so an end that stays twice in a row counts with half its
+    On a curved function one end would never move, so an end that stays twice in a row counts with half its
     value (the Illinois rule). Every sixth probe is in the middle, which bounds the number of probes at a jump.
     """
     low, high, at_low, at_high = start.low, start.high, start.at_low, start.at_high

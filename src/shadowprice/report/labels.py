@@ -40,7 +40,7 @@ class Variant(NamedTuple):
 
     @property
     def hindsight(self) -> bool:
-        """Nobody can run it: it needs to know lengths or answers beforehand."""
+        """Whether it cannot be run, because it needs to know lengths or answers beforehand."""
         return self.policy in _HINDSIGHT
 
     @property

@@ -129,7 +129,7 @@ def _inline(figure: Figure, prefix: str) -> dict[str, str]:
     text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->|\n", "", text, flags=re.DOTALL)
     used = set(_USED.findall(text))
     text = re.sub(r' id="([^"]+)"', lambda m: m[0] if m[1] in used else "", text)
-    text = _TAG.sub(lambda m: _adapted(m[0], prefix), text)  # only tags: text between them stays as it is
+    text = _TAG.sub(lambda m: _adapted(m[0], prefix), text)  # only tags: text between them is not changed
     return {"view_box": box[1], "content": _shared_styles(text, prefix)}
 
 

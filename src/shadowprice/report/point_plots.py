@@ -148,11 +148,11 @@ def calibration(rows: Rows) -> list[Plot]:
     def draw(some: Rows, names: tuple[str, str], axes: Axes) -> None:
         some = sorted(some, key=lambda row: row["forecast"])
         axes.plot([0, 100], [0, 100], color=MUTED, lw=0.9, ls="--", label="perfect")
-        said, seen = [row["forecast"] for row in some], [row["observed"] for row in some]
+        forecast, observed = [row["forecast"] for row in some], [row["observed"] for row in some]
         if len(known(some, "ci_low", "ci_high")) == len(some):
             low, high = [row["ci_low"] for row in some], [row["ci_high"] for row in some]
-            axes.vlines(said, low, high, color=BLUE, lw=1.2, alpha=0.5)
-        axes.plot(said, seen, "o-", color=BLUE, label="observed")
+            axes.vlines(forecast, low, high, color=BLUE, lw=1.2, alpha=0.5)
+        axes.plot(forecast, observed, "o-", color=BLUE, label="observed")
         axes.set(xlabel=names[0], ylabel=names[1], xlim=(-2, 102), ylim=(-2, 102))
 
     kinds = grouped(known(rows, "forecast", "observed"), "kind")

@@ -1,4 +1,4 @@
-"""The page about a run: what its budget bought, how it was spent, and what became of every request."""
+"""The page about a run: what its budget bought, how it was spent, and the outcome of every request."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def run_page(run: RunData) -> str:
 
 
 def _plain(run: RunData, units: float) -> str:
-    """An amount where the unit is said beside it: `1,234` or `$0.0123`."""
+    """An amount where the unit is given beside it: `1,234` or `$0.0123`."""
     return run.show(units) if run.rates.money else f"{units:,.0f}"
 
 

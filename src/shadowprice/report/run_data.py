@@ -50,7 +50,7 @@ class RunData:
     correct: int | None  # None: answers are not graded
     failures: Sequence[Record]  # by cause, the most frequent first: count, code, message, requests
     steps: Sequence[Step]
-    teacher: Mapping[str, Any]  # what asking a teacher came to, {} without one
+    teacher: Mapping[str, Any]  # a summary of the teacher's estimates, {} without a teacher
     stopped: str  # why nothing more was sent
     violations: Counter[str]  # what servers did against their limits, by requests
     settings: Sequence[tuple[str, Any]]
@@ -105,7 +105,7 @@ def read_run(folder: Path) -> RunData:
 
 
 def _total(account: Account) -> int | None:
-    """None where nobody has written down yet which requests there are."""
+    """None as long as the folder does not say which requests there are."""
     if account.summary:
         return int(account.summary["requests"])
     return len(account.requests) if any(view.forecast for view in account.requests.values()) else None

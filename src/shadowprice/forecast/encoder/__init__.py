@@ -37,8 +37,8 @@ class _Fitted:
     network: Network
     mean: float  # the first output is (log length - mean) / scale
     scale: float
-    spread: float  # found on held-out questions: a factor on the output of the head, which is too sure of what it was
-    # trained on; without that head, the spread itself
+    spread: float  # found on held-out questions: a factor on the output of the head, which is overconfident after
+    # training; without that head, the spread itself
     solve: float  # the share of correct answers, for a network without that head
 
     def log_lengths(self, outputs: Array) -> Array:
@@ -51,9 +51,9 @@ class EncoderForecaster(Forecaster):
     base          a name on the Hugging Face hub, or a folder with an encoder and its tokenizer
     heads         what to forecast for each request besides its length: any of `spread`, `success`. Without a head
                   it is one number for all: the spread found on held-out questions, the share of correct answers
-    max_length    the last so many tokens of a question are read
-    patience      stop after so many epochs in which the loss on held-out questions did not fall, and use the best
-                  epoch; None: all epochs, and the last is used
+    max_length    how many tokens of a question are read, from its end
+    patience      stop after this many epochs in which the loss on held-out questions did not fall, and use the best
+                  epoch; None: run all epochs and use the last
     per_question  train on the mean of the answers to each question: faster where there are many
     checkpoints   a folder for the state after each epoch; `resume` continues from the last one there
     progress      called with a line about each step that takes time, and about each epoch

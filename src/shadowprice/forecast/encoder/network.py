@@ -32,7 +32,7 @@ _CHARACTERS = 32  # per token, at most: text further to the left is not tokenize
 class Network:
     """Texts to rows of numbers, `width` each.
 
-    max_length  the last so many tokens of a text are read; lowered to what the transformer can read
+    max_length  how many tokens of a text are read, from its end; lowered to what the transformer can read
     """
 
     def __init__(self, model: Any, tokenizer: tokenizers.Tokenizer, padding: int, max_length: int) -> None:

@@ -42,5 +42,5 @@ for (const box of document.querySelectorAll(".records")) {
   });
   search.addEventListener("input", filter);
   for (const choice of choices) choice.addEventListener("change", filter);
-  filter(); // a browser may bring back what was typed before
+  filter(); // a browser may restore earlier input
 }
