@@ -4,7 +4,7 @@
     python scripts/traces.py eval 1000 build/eval
 
 Writes the questions and runs `shadowprice collect` on the embedded model, greedy, cap 512. Stop it
-and run it again: it continues. When it is done, the traces are in src/shadowprice/data.
+and run it again: it continues. When it is done, the traces are in src/shadowprice/datasets.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from shadowprice.datasets.tasks import tasks
 
-DATA = Path(__file__).resolve().parent.parent / "src" / "shadowprice" / "data"
+DATA = Path(__file__).resolve().parent.parent / "src" / "shadowprice" / "datasets"
 
 
 def main(split: str, count: int, folder: Path) -> int:

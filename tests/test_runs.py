@@ -491,3 +491,127 @@ class TestTheFolder:
             for out, _ in (world.files(), alone.files())
         ]
         assert answers[0] == answers[1]
+
+
+class TestAgain:
+    """Executing the same run again, in one process."""
+
+    @pytest.fixture
+    def world(self, tmp_path):
+        return World(tmp_path, n=30, budget=3000)
+
+    def test_a_loop_that_was_left_can_be_taken_up_again(self, world):
+        async def main():
+            run = world.make(folder=None, policy="uniform", concurrency=4)
+            first = [result.id async for result in _first(run, 3)]
+            again = [result.id async for result in run]
+            assert set(first) <= set(again)
+            assert sorted(again) == sorted(world.lengths)
+            assert run.spent <= run.budget
+            assert sum(run.summary().outcomes.values()) == 30
+
+        asyncio.run(asyncio.wait_for(main(), 20))
+
+    def test_after_a_stop_it_continues(self, world):
+        run = world.make(folder=None, policy="uniform")
+        run.stop("for now")
+        assert {result.outcome for result in run.complete()} == {"not_sent"}
+        assert {result.outcome for result in run.complete()} == {"finished", "truncated"}
+        assert "not_sent" not in run.progress.outcomes
+
+    def test_two_executions_at_once_are_refused(self, world):
+        async def main():
+            run = world.make(folder=None)
+            return await asyncio.gather(run.execute(), run.execute(), return_exceptions=True)
+
+        summary, error = asyncio.run(main())
+        assert summary.requests == 30
+        assert isinstance(error, InputError)
+
+    def test_complete_works_where_a_loop_is_running_already(self, world):
+        async def notebook():
+            with world.make() as run:
+                return run.complete()
+
+        assert len(asyncio.run(notebook())) == 30
+
+    def test_what_goes_wrong_in_a_notebook_is_what_is_raised(self, world):
+        class Broken:
+            def predict(self, requests):
+                raise InputError("no forecast")
+
+        async def notebook():
+            with world.make(forecaster=Broken()) as run:
+                run.complete()
+
+        with pytest.raises(InputError, match="no forecast"):
+            asyncio.run(notebook())
+        world.make(forecaster=Broken(), resume=True).close()  # the ledger was given back
+
+    def test_costs_of_results_add_up_to_the_ledger_after_a_resume(self, world):
+        class Fails:
+            model, left = world.backend.model, 5
+
+            def can_continue(self, body):
+                return True
+
+            async def complete(self, body, limit, **options):
+                if self.left:
+                    self.left -= 1
+                    raise Unavailable("lost", tokens=None)
+                return await world.backend.complete(body, limit, **options)
+
+            async def close(self):
+                pass
+
+        with world.make(Fails(), policy="uniform", attempts=1, concurrency=1) as run:
+            asyncio.run(run.execute())
+            assert run.summary().count("failed") == 5
+        with world.make(policy="uniform", attempts=1, concurrency=1) as run:
+            asyncio.run(run.execute())
+            assert run.summary().count("failed") == 0
+            assert sum(result.cost for result in run.results()) == run.ledger.spent
+
+
+async def _first(run, count):
+    async for result in run:
+        yield result
+        count -= 1
+        if not count:
+            return
+
+
+def test_money_does_not_pay_for_what_has_no_bound(tmp_path):
+    content = [{"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}]
+    body = {"messages": [{"role": "user", "content": content}]}
+    with pytest.raises(InputError, match="more than text"):
+        Run([body], budget="$1", rates=Rates.dollars(1, 4), backend=RecordedBackend([]))
+
+
+def test_a_prompt_above_its_bound_stops_a_run_that_pays_for_it():
+    class Counts:
+        model = "m"
+
+        def can_continue(self, body):
+            return False
+
+        async def complete(self, body, limit, **options):
+            return Completion("ok", 5, "stop", "server", input_tokens=25_000)
+
+        async def close(self):
+            pass
+
+    run = Run(
+        [f"Question {i}?" for i in range(50)], budget="$1", rates=Rates.dollars(1, 4), backend=Counts(), concurrency=2
+    )
+    asyncio.run(run.execute())
+    assert "cost more than its prompt and its limit can" in run.progress.stopped
+    assert run.summary().count("not_sent") >= 40
+
+
+def test_a_body_may_bring_its_name():
+    run = Run(
+        [{"custom_id": "mine", "messages": [{"role": "user", "content": "Hi"}]}], budget=9, backend=RecordedBackend([])
+    )
+    assert run.requests[0].id == "mine"
+    assert "custom_id" not in run.requests[0].body

@@ -25,9 +25,10 @@ def test_an_answer_is_correct_only_if_it_came_to_its_end():
 
 def test_it_names_the_command_that_runs_the_same():
     found = sp.simulate(TRACES, budget="18/query", policy="clear", reclaim=False)
-    assert (
-        found.command == "shadowprice run QUESTIONS --budget 18/query --policy clear --accounting reserved --no-reclaim"
+    words = (
+        "shadowprice run QUESTIONS --budget 18/query --policy clear --accounting reserved --no-reclaim --base-url URL"
     )
+    assert found.command == words
 
 
 def test_traces_come_from_a_file_too(tmp_path):

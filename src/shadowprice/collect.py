@@ -16,6 +16,7 @@ from shadowprice.formats.questions import Question
 from shadowprice.formats.results import parse_chunk, parse_result
 from shadowprice.grading import grade
 from shadowprice.grading.answers import boxes
+from shadowprice.runs import charged_before
 from shadowprice.types import Request, Result, Trace
 
 # Prompts by name; `{problem}` stands for the question.
@@ -84,6 +85,7 @@ async def collect(
         result = parse_result(line)
         progress.outcomes[result.outcome] += 1
         scheduler.restore(place[name], result)
+    scheduler.charged(charged_before(ledger, place))
     return await execute(scheduler, ledger, backend, concurrency=concurrency, progress=progress, on_event=on_event)
 
 

@@ -75,7 +75,8 @@ class BackendError(ShadowpriceError):
     """
 
     def __init__(self, message: str, *, tokens: int | None) -> None:
-        super().__init__(message)
+        # What a server says may hold what no file can: half a character.
+        super().__init__(message.encode(errors="replace").decode())
         self.tokens = tokens
 
 

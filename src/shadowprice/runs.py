@@ -98,6 +98,8 @@ class Run:
         refuse_several_answers(self.requests)
         refuse_reserved_names(self.requests)
         refuse_same_names(self.requests)
+        if rates.money:
+            refuse_unbounded_prompts(self.requests)
         self.settings = Settings(rates=rates, **settings)
         self.settings.check()
         self.backend, self.teacher, self.gold = backend, teacher, gold
@@ -105,6 +107,8 @@ class Run:
         self.progress = Progress(self.budget)
         self.teaching: dict[str, Any] | None = None  # a summary of the teacher's estimates
         self._forecaster = forecaster
+        self._executing = self._executed = False
+        self._task: asyncio.Task[Summary] | None = None  # of the latest `async for`
         self._rounds: list[Round] = []
         asked = {
             "input": _hash(self.requests),
@@ -146,18 +150,27 @@ class Run:
             asyncio.get_running_loop()
         except RuntimeError:
             asyncio.run(main())
-        else:  # in a notebook, whose own loop runs in this thread
-            with ThreadPoolExecutor(1) as thread:
+            return self.results()
+        with ThreadPoolExecutor(1) as thread:  # in a notebook, whose own loop runs in this thread
+            try:
                 thread.submit(asyncio.run, main()).result()
-            self.ledger.take_over()
+            except KeyboardInterrupt:
+                self.stop("interrupted")
+                raise
+            finally:
+                thread.shutdown()
+                self.ledger.take_over()
         return self.results()
 
     async def __aiter__(self) -> AsyncIterator[Result]:
         """Results as they arrive, those of an earlier execution first. Leaving the loop cancels what is under way."""
         finished = self.folder is not None and self.folder.finished
         earlier = self.results() if finished else [parse_result(line) for _, line in self._own(self.ledger.results())]
+        if self._task is not None and not self._task.done():  # a loop that was left, and has not ended yet
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
         ready: asyncio.Queue[Result | None] = asyncio.Queue()
-        task = asyncio.create_task(self.execute(on_result=ready.put_nowait))
+        task = self._task = asyncio.create_task(self.execute(on_result=ready.put_nowait))
         task.add_done_callback(lambda _: ready.put_nowait(None))
         try:
             for each in earlier:
@@ -176,7 +189,25 @@ class Run:
         on_event: Callable[[Progress], None] = lambda progress: None,
         patience: float = 30.0,
     ) -> Summary:
-        """Runs to the end. `on_result` is given the result of each request, `on_event` the progress."""
+        """Runs to the end. `on_result` is given the result of each request, `on_event` the progress.
+
+        Called again, after it was stopped or cancelled, it continues: what was under way then counts as spent.
+        """
+        if self._executing:
+            raise InputError("this run is under way", fix="wait for it, or make another Run")
+        self._executing = True
+        try:
+            if self._executed:
+                self.ledger.charge_lost()
+                self.progress.restart()
+            self._executed = True
+            return await self._execute(on_result, on_event, patience)
+        finally:
+            self._executing = False
+
+    async def _execute(
+        self, on_result: Callable[[Result], None], on_event: Callable[[Progress], None], patience: float
+    ) -> Summary:
         if self.folder and self.folder.finished:
             return self._finished(self.folder)
         forecast = predict_all(self._forecaster or default(), self.requests)
@@ -279,6 +310,7 @@ class Run:
             result = parse_result(line)
             self.progress.outcomes[result.outcome] += 1
             scheduler.restore(place[name], result)
+        scheduler.charged(charged_before(self.ledger, place))
 
     def _own(self, lines: Iterable[tuple[str, bytes]]) -> Iterable[tuple[str, bytes]]:
         return ((name, line) for name, line in lines if not name.startswith(ESTIMATE))
@@ -321,10 +353,22 @@ class Run:
         return Ledger.reopen(path) if path.exists() else Ledger.create(path, most)
 
 
+def charged_before(ledger: Ledger, place: Mapping[str, int]) -> dict[int, int]:
+    """By place: what requests without a result were charged, attempts that failed or were lost included."""
+    costs: Counter[int] = Counter()
+    for entry in ledger.entries():
+        name = entry.request or ""
+        if entry.reservation is not None and name in place and not ledger.has_result(name):
+            costs[place[name]] += entry.units
+    return dict(costs)
+
+
 def requests_from(
     source: Sequence[str | Mapping[str, Any] | Request] | str | os.PathLike[str], label: str | None = None
 ) -> list[Request]:
     """Requests from a batch file, or from texts, OpenAI bodies and batch lines; errors name the file by `label`."""
+    if not isinstance(source, str | os.PathLike):
+        source = list(source)
     if isinstance(source, str | os.PathLike):
         return [line.request for line in read_batch(source, label)]
     made = [each for each in source if isinstance(each, Request)]
@@ -334,6 +378,17 @@ def requests_from(
     if made:
         return made
     return [line.request for line in parse_batch(as_batch(plain), label or "requests")]
+
+
+def refuse_unbounded_prompts(requests: Sequence[Request]) -> None:
+    """Images, files and sound are named by a few bytes and read as thousands of tokens: no cost bounds them."""
+    for request in requests:
+        for message in request.body.get("messages") or ():
+            content = message.get("content") if isinstance(message, Mapping) else None
+            parts = content if isinstance(content, list) else []
+            if any(isinstance(part, Mapping) and part.get("type", "text") not in ("text", "refusal") for part in parts):
+                problem = f"request {request.id!r:.80} has more than text, whose cost has no bound"
+                raise InputError(problem, fix="use a budget of tokens")
 
 
 def refuse_several_answers(requests: Sequence[Request]) -> None:

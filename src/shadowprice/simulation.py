@@ -83,5 +83,5 @@ def simulate(
         units,
         outcome.spent,
         list(scheduler.rounds),
-        chosen.command(str(budget)),
+        f"{chosen.command(str(budget))} --base-url URL",
     )

@@ -148,7 +148,9 @@ def estimates_in(ledger: Ledger, requests: Sequence[Request]) -> Estimates:
 def with_estimates(forecast: Forecast, requests: Sequence[Request], estimates: Mapping[str, int]) -> Forecast:
     """The forecast with the teacher's number, where there is one, instead of the median."""
     tokens = [estimates.get(r.id, own) for r, own in zip(requests, forecast.tokens, strict=True)]
-    return Forecast(tokens, forecast.spread, forecast.solve, forecast.tail)
+    return Forecast(
+        tokens, forecast.spread, forecast.solve, forecast.tail, forecast.solved_tokens, forecast.solved_spread
+    )
 
 
 class _Reply(NamedTuple):

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("no_proxy")
 
 
 class TestAServerInTrouble:
-    @pytest.mark.parametrize("status", [408, 409, 500, 502, 503, 529])
+    @pytest.mark.parametrize("status", [408, 409, 500, 502, 504, 529])
     def test_may_have_worked(self, status):
         outcome = meet(fails(status, "too\nbad", work=10))
         assert isinstance(outcome, Unavailable)
@@ -54,8 +54,13 @@ class TestAServerInTrouble:
         assert 50 < meet(fails(429, retry_after=in_seconds(60))).delay <= 60
 
     def test_names_its_delay_with_other_statuses_too(self):
-        outcome = meet(fails(503, retry_after="2"))
+        outcome = meet(fails(500, retry_after="2"))
         assert (outcome.tokens, outcome.delay) == (None, 2)
+
+    def test_that_is_not_there_yet_has_generated_nothing(self):
+        outcome = meet(fails(503, "loading model", retry_after="2"))
+        assert isinstance(outcome, Unavailable)
+        assert (outcome.tokens, outcome.delay) == (0, 2)
 
     def test_reports_errors_in_the_stream(self):
         outcome = meet(hostile.error_in_the_stream)

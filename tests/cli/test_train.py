@@ -132,7 +132,7 @@ class TestTrain:
         monkeypatch.setitem(sys.modules, "matplotlib", None)
         assert train(TRACES, "--out", tmp_path / "f", "--quiet") == 0
         assert capsys.readouterr().err == (
-            "note: no figure in the report: the figure needs an extra (pip install 'shadowprice[plots]')\n"
+            "note: no figure in the report: the figure needs an extra (pip install 'shadowprice[report]')\n"
         )
         assert sorted(os.listdir(tmp_path / "f.report")) == ["report.json", "report.md"]
 

@@ -146,7 +146,9 @@ ODD = {
         lambda body, limit: Completion("ok", 5, "stop", "server", body={"n": 2**70}),
         "TypeError",
     ),
-    "fewer tokens than none": (lambda body, limit: Completion("ok", -5, "stop", "server"), "negative number of tokens"),
+    "fewer tokens than none": (lambda body, limit: Completion("ok", -5, "stop", "server"), "counted (-5, 0, 0)"),
+    "half a token": (lambda body, limit: Completion("ok", 3.5, "stop", "server"), "counted (3.5, 0, 0)"),
+    "a cancellation of its own": (asyncio.CancelledError("not of the run"), "CancelledError"),
 }
 
 
@@ -161,6 +163,22 @@ class TestAnythingElseThatGoesWrong:
         assert ledger.spent == 30 + 30
         assert said in results["c"].failure.message
         assert len(results["c"].failure.message) <= 300
+
+    def test_words_that_no_file_can_hold_are_replaced(self):
+        scheduler = Fixed(30)
+        scheduler.add([request("a"), request("b")])
+        _, results = executed(scheduler, Script(Refused("bad input \ud800")), 200, concurrency=1)
+        assert results["a"].failure.message == "bad input ?"
+        assert results["b"].outcome == "finished"
+
+    def test_where_all_attempts_fail_at_an_unknown_cost_the_run_stops_before_the_budget_is_gone(self):
+        scheduler = make_scheduler(Settings("uniform", max_tokens=10, attempts=100))
+        scheduler.add([request(f"q{i}") for i in range(100)], Forecast([10.0] * 100))
+        lost = [Unavailable("502: bad gateway", tokens=None) for _ in range(500)]
+        progress = Progress(1000)
+        ledger, _ = executed(scheduler, Script(*lost), 1000, concurrency=4, progress=progress)
+        assert "16 attempts in a row failed at an unknown cost, the last: 502: bad gateway" in progress.stopped
+        assert ledger.spent <= 10 * (16 + 4)
 
     def test_is_tried_again_as_far_as_the_budget_goes(self):
         ledger, result = one(Script(RuntimeError("once")))

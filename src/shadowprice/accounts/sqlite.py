@@ -77,9 +77,7 @@ class Ledger:
         A reservation that is still open is charged in full, because its outcome is unknown.
         """
         ledger = cls._open(Path(path))
-        orphans = ledger._balances.open.items()
-        drafts: list[_Draft] = [("orphan", name, number, grant, None, None) for number, (name, grant) in orphans]
-        ledger._append(drafts, wait=True)
+        ledger.charge_lost()
         return ledger
 
     @classmethod
@@ -98,6 +96,12 @@ class Ledger:
         self._store, self._balances = store, balances
         self._thread = get_ident()
         self._closed = False
+
+    def charge_lost(self) -> None:
+        """Charges every open reservation in full: its attempt was lost, and its outcome is unknown."""
+        lost = self._balances.open.items()
+        drafts: list[_Draft] = [("orphan", name, number, grant, None, None) for number, (name, grant) in lost]
+        self._append(drafts, wait=True)
 
     def take_over(self) -> None:
         """Makes this thread the owner of the ledger; the earlier owner must not use it until it takes over again."""

@@ -144,6 +144,8 @@ class Client:
         status, message = error.status, f"{error.status}: {self._line(error.reason or 'no reason given')}"
         if status == 429 and "insufficient_quota" not in error.codes:  # OpenAI's code for an account that is empty
             return Unavailable(message, tokens=0, delay=_delay(error.headers))
+        if status == 503:  # nobody took the request: overloaded, or the model is still loading
+            return Unavailable(message, tokens=0, delay=_delay(error.headers))
         if status in (408, 409) or status >= 500:
             return Unavailable(message, tokens=None, delay=_delay(error.headers))
         if 300 <= status < 400:

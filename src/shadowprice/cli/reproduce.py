@@ -203,8 +203,8 @@ def _show_progress(*, quiet: bool) -> Iterator[Callable[[int, int, str], None]]:
 
 def _draw(folder: Path) -> list[str]:
     """Write the report and the figures, if Matplotlib is installed; returns their names."""
-    if find_spec("matplotlib") is None:
-        print("note: no report and no figures (pip install 'shadowprice[plots]')", file=sys.stderr)
+    if find_spec("matplotlib") is None or find_spec("jinja2") is None:
+        print("note: no report and no figures (pip install 'shadowprice[report]')", file=sys.stderr)
         return []
     from shadowprice.lab.results import Results
     from shadowprice.report.figures import write_figures

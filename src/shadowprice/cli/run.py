@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from shadowprice.backends.base import Backend
     from shadowprice.cost import Rates
     from shadowprice.runs import Run, Summary
+    from shadowprice.types import Request
 
 _DESCRIPTION = """\
 Answers a batch file on a real model so that as many requests as possible are answered correctly and the
@@ -119,9 +120,10 @@ def run(options: argparse.Namespace) -> int:
     teacher = _teacher(options)
     with ExitStack() as stack:
         source = options.file if os.path.isfile(options.file) else stack.enter_context(copied(options.file))
-        backend = make_backend(options, cache=settings["accounting"] == "metered")
         folder = options.run_folder or ("requests.run" if out == "-" else f"{out}.run")
-        with _make_run(options, source, backend, teacher, folder, settings) as run:
+        requests = _requests(options, source, folder, settings)  # before a model is fetched or started
+        backend = make_backend(options, cache=settings["accounting"] == "metered")
+        with _make_run(options, requests, backend, teacher, folder, settings) as run:
             with show_progress(len(run.requests), run.settings.rates, quiet=options.quiet) as on_event:
                 summary = run_to_end(lambda: run.execute(on_event=on_event), run.progress, [backend, teacher], folder)
             run.write(
@@ -156,20 +158,32 @@ def run(options: argparse.Namespace) -> int:
     return EXHAUSTED if summary.count("declined", "failed", "not_sent") or summary.overspent else DONE
 
 
+def _requests(options: argparse.Namespace, source: str, folder: str, settings: dict[str, Any]) -> list[Request]:
+    """The requests; what is wrong with the input, the budget or the run folder is said here."""
+    from shadowprice.cost import parse_budget
+    from shadowprice.runs import requests_from
+
+    if not options.resume and os.path.lexists(folder) and not (os.path.isdir(folder) and not os.listdir(folder)):
+        raise InputError("exists", path=folder, fix="--resume continues it; --run-folder names another")
+    requests = requests_from(source, label=options.file)
+    parse_budget(options.budget, len(requests), settings["rates"])
+    return requests
+
+
 def _make_run(
     options: argparse.Namespace,
-    source: str,
+    requests: list[Request],
     backend: Backend,
     teacher: Backend | None,
     folder: str,
     settings: dict[str, Any],
 ) -> Run:
     from shadowprice.formats.questions import read_gold
-    from shadowprice.runs import Run, requests_from
+    from shadowprice.runs import Run
 
     predictor, name = forecaster(options)
     return Run(
-        requests_from(source, label=options.file),
+        requests,
         budget=options.budget,
         backend=backend,
         folder=folder,

@@ -12,6 +12,7 @@ bulk        the same where only lengths matter, a whole round at a time
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -53,6 +54,8 @@ class Settings:
         """Raises an error if settings cannot be combined."""
         if self.samples < 1 or self.concurrency < 1:
             raise InputError("samples and concurrency start at 1", fix="give 1 or more")
+        if self.max_tokens is not None and self.max_tokens < 1:
+            raise InputError(f"max_tokens is {self.max_tokens}", fix="give 1 or more, or leave it out")
         if self.policy == "index":
             if self.accounting != "metered":
                 raise InputError("policy index in reserved accounting: it grants nothing ahead", fix="use metered")
@@ -70,8 +73,8 @@ class Settings:
         """The command line with the same settings."""
         if self.policy in HINDSIGHT:
             return ""
-        words = ["shadowprice run QUESTIONS", f"--budget {budget}", f"--policy {self.policy}"]
-        words += [f"--option {name}={value:g}" for name, value in self.options.items()]
+        words = ["shadowprice run QUESTIONS", f"--budget {shlex.quote(budget)}", f"--policy {self.policy}"]
+        words += [f"--option {name}={float(value)!r}" for name, value in self.options.items()]
         words += [f"--accounting {self.accounting}"]
         if self.accounting == "reserved" and not self.reclaim:
             words.append("--no-reclaim")

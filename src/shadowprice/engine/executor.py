@@ -31,6 +31,7 @@ from shadowprice.types import Completion, Result, Usage
 # Whether the answer to a request, by its id, is correct; None: unknown. Called in a thread, and at the end for
 # answers that were cut. A scheduler stops sampling at a correct one.
 Grader: TypeAlias = Callable[[str, Completion], "bool | None"]
+_LOST_IN_A_ROW = 16  # attempts, at least, before an execution stops because nobody knows what they cost
 _POLL = 0.2  # seconds between two checks whether the execution was stopped, while a retry waits
 
 
@@ -48,6 +49,11 @@ class Progress:
     running: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
     stopped: str = ""
+
+    def restart(self) -> None:
+        """For another execution of the same run."""
+        self.running, self.stopped = 0, ""
+        self.outcomes.clear()
 
     def stop(self, reason: str) -> None:
         self.stopped = self.stopped or reason
@@ -103,6 +109,7 @@ class _Loop:
     on_event: Callable[[Progress], None] = lambda progress: None
     ended: deque[tuple[int, Report]] = field(default_factory=deque)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
+    lost: int = 0  # attempts in a row that failed at an unknown cost
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -146,7 +153,10 @@ class _Loop:
                     work.body, work.grant, continue_from=work.so_far, suffix=work.suffix
                 )
                 whole = _checked(work, found)
-            except Exception as problem:
+            except (Exception, asyncio.CancelledError) as problem:
+                task = asyncio.current_task()
+                if isinstance(problem, asyncio.CancelledError) and (task is None or task.cancelling()):
+                    raise  # this execution is cancelled, not something that the backend waited for
                 error = problem if isinstance(problem, BackendError) else _failure(problem)
                 again = isinstance(error, Unavailable) and error.tokens == 0 and tried < self.attempts
                 if again:
@@ -191,6 +201,9 @@ class _Loop:
     def _settle(self, reservation: int, report: Report) -> None:
         if isinstance(report.error, LimitViolated):
             self.progress.stop(str(report.error))
+        elif self.rates.money and report.completion is not None and report.cost > report.work.bound:
+            self.progress.stop(f"request {report.work.request.id!r:.80} cost more than its prompt and its limit can")
+        self._brake(report)
         result = self.scheduler.done(report)
         usage = Usage(output=report.error.tokens or 0) if report.error else Usage()
         if report.completion is not None:
@@ -208,6 +221,15 @@ class _Loop:
             if not answered:
                 self.ledger.note(result.id, result_line(result))
             self._ended(result)
+
+    def _brake(self, report: Report) -> None:
+        """Stops where every attempt fails at an unknown cost: it would be paid for in full until nothing is left."""
+        if report.completion is not None:
+            self.lost = 0
+        elif report.error is not None and report.error.tokens is None:
+            self.lost += 1
+            if self.lost >= max(_LOST_IN_A_ROW, 2 * self.concurrency):
+                self.progress.stop(f"{self.lost} attempts in a row failed at an unknown cost, the last: {report.error}")
 
     def close(self) -> None:
         """Ends the other requests. Parts of answers become answers only if the run was not stopped."""
@@ -239,7 +261,7 @@ def _pause(error: BackendError, tried: int, patience: float) -> float:
     return min(patience, named if named is not None else 2.0 ** (tried - 1) * random.uniform(0.5, 1.0))
 
 
-def _failure(problem: Exception) -> BackendError:
+def _failure(problem: BaseException) -> BackendError:
     """For an exception that no backend should raise: what was generated before it is unknown."""
     line = " ".join(f"{type(problem).__name__}: {problem}".split())
     return Unavailable(line[:300], tokens=None)
@@ -249,7 +271,8 @@ def _checked(work: Work, found: Completion) -> Completion:
     """The answer so far; raises if it cannot be charged, continued or written."""
     if not isinstance(found, Completion):
         raise TypeError(f"the backend gave {type(found).__name__}, not a Completion")
-    if min(found.tokens, found.input_tokens, found.cached_tokens) < 0:
-        raise ValueError("the backend counted a negative number of tokens")
-    orjson.dumps((found.text, found.body))
+    counts = (found.tokens, found.input_tokens, found.cached_tokens)
+    if not all(type(number) is int and number >= 0 for number in counts):
+        raise ValueError(f"the backend counted {counts} tokens")
+    orjson.dumps((found.text, found.body, found.flags, found.ids))
     return found if work.suffix else join(work.so_far, found)

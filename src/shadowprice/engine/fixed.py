@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -99,6 +99,9 @@ class Fixed:
         if not landing:
             self._keep_answer(place, state)
             self._queue_probe(place)
+
+    def charged(self, costs: Mapping[int, int]) -> None:
+        self._batch.charged(costs)
 
     def next(self, available: int) -> Work | None:
         waits = self.give_up_after and not self._answers and self._sent >= self.give_up_after

@@ -22,7 +22,7 @@ could return units. Unfinished answers become results, truncated where they stop
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -105,6 +105,9 @@ class Metered:
             if state.completion is not None:
                 self._learn_length(place, state.completion)
         self._outdated = True
+
+    def charged(self, costs: Mapping[int, int]) -> None:
+        self._batch.charged(costs)
 
     def next(self, available: int) -> Work | None:
         if available <= 0 or not self._waiting.any():
@@ -285,6 +288,8 @@ class Metered:
         """The work of a chunk, if it is affordable. If no work is under way that could return units, it takes
         what is left."""
         place, batch = chunk.place, self._batch
+        if batch.affordable(place, available) < 1:
+            return None
         grant, so_far = self._grant(chunk, available, continues), batch.so_far.get(place)
         work = batch.work(place, grant, so_far=so_far)
         if work.bound > available and not self._running:

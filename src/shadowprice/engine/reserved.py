@@ -98,6 +98,9 @@ class Reserved:
             self._batch.paid(place, state)
             self._keep_best(place, state, None, sample)
 
+    def charged(self, costs: Mapping[int, int]) -> None:
+        self._batch.charged(costs)
+
     def next(self, available: int) -> Work | None:
         if not self._queue and not self._running:
             self._clear(available)
@@ -223,7 +226,8 @@ class Reserved:
             grant = int(min(grant, batch.cap[turn.place] / self.samples))
         body = batch.requests[turn.place].body
         if self.announce:
-            body = with_limit(body, grant)
+            # All parts of an answer are given the same prompt: it states what they may have together.
+            body = with_limit(body, grant if self.samples > 1 else batch.age(turn.place) + turn.grant)
         if self.samples > 1:
             body = {**body, "seed": turn.sample}
         return batch.work(turn.place, grant, body, so_far, sample=turn.sample)

@@ -91,6 +91,10 @@ class Scheduler(Protocol):
         """Restores what an earlier execution left of a request: its result, or one more part of its answer."""
         ...
 
+    def charged(self, costs: Mapping[int, int]) -> None:
+        """What an earlier execution was charged for requests without a result, failed attempts included."""
+        ...
+
     def next(self, available: int) -> Work | None:
         """What to send now, for `available` units at most; None: nothing, at least until the next `done`."""
         ...
@@ -267,6 +271,11 @@ class Batch:
         else:
             self.so_far[place] = join(self.so_far.get(place), state)
             self.paid(place, state)
+
+    def charged(self, costs: Mapping[int, int]) -> None:
+        """Replaces the costs that were added up from parts by what the ledger says."""
+        for place, units in costs.items():
+            self.cost[place] = units
 
     def paid(self, place: int, part: Completion) -> None:
         """Adds the cost of a part that an earlier execution paid for."""

@@ -118,7 +118,7 @@ def as_figure(report: Report, forecast: Forecast, traces: Sequence[Trace], title
         from matplotlib import rc_context
         from matplotlib.figure import Figure
     except ImportError:
-        raise MissingExtra("plots", "the figure") from None
+        raise MissingExtra("report", "the figure") from None
     with rc_context({"svg.hashsalt": "shadowprice", "font.size": 9}):
         figure = Figure(figsize=(9.6, 4.2), layout="constrained")
         left, right = figure.subplots(1, 2, width_ratios=(3, 2))

@@ -92,7 +92,9 @@ def _as_record(request: object, number: int) -> dict[str, Any]:
         return {**named, **request}
     for end, (_, question_field) in ENDPOINTS.items():
         if question_field in request:
-            return {**named, "url": f"/v1{end}", "body": dict(request)}
+            body = dict(request)
+            named["custom_id"] = body.pop("custom_id", named["custom_id"])
+            return {**named, "url": f"/v1{end}", "body": body}
     raise InputError("no messages, prompt or input", fix="give a question, a request body or a batch line")
 
 
