@@ -21,10 +21,11 @@ ESTIMATE = "shadowprice.estimate:"
 
 def result_line(result: Result) -> bytes:
     """The line of a result, without its newline."""
+    usage = result.usage
     own: dict[str, Any] = {
         "outcome": result.outcome,
         "cost": result.cost,
-        "usage": asdict(result.usage),
+        "usage": {"output": usage.output, "input": usage.input, "cached": usage.cached},
         "correct": result.correct,
     }
     if result.completion is None:
