@@ -43,7 +43,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from operator import index
 from pathlib import Path
 from threading import get_ident
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from shadowprice.accounts.journal import Balances, Entry
 from shadowprice.accounts.stores import FileStore, MemoryStore, Row, Store
@@ -55,6 +55,16 @@ _NO_USAGE = Usage()
 
 _Draft: TypeAlias = tuple[str, str, int | None, int, Usage | None, bytes | None]  # all of a row but its number
 PathName: TypeAlias = "str | os.PathLike[str]"
+
+
+class Settlement(NamedTuple):
+    """How an attempt ends: kind is settle (`line` is its result, if any), chunk (a part of an answer) or void."""
+
+    kind: str
+    reservation: int
+    units: int
+    usage: Usage | None
+    line: bytes | None
 
 
 class Ledger:
@@ -181,6 +191,11 @@ class Ledger:
         """Ends an attempt that is known to have used nothing."""
         self._end("void", reservation, 0, None, None)
 
+    def settle_many(self, settlements: Iterable[Settlement]) -> None:
+        """Ends several attempts, all or none."""
+        ended = [self._checked_end(*settlement) for settlement in settlements]
+        self._append([draft for draft, _ in ended], wait=any(above for _, above in ended))
+
     def record(self, request: str, result: bytes) -> None:
         """Adds a result that cost nothing."""
         self._check_line(_text(request), result)
@@ -231,13 +246,20 @@ class Ledger:
         self.close()
 
     def _end(self, kind: str, reservation: int, units: int, usage: Usage | None, line: bytes | None) -> None:
+        draft, above = self._checked_end(kind, reservation, units, usage, line)
+        self._append([draft], wait=above)
+
+    def _checked_end(
+        self, kind: str, reservation: int, units: int, usage: Usage | None, line: bytes | None
+    ) -> tuple[_Draft, bool]:
+        """The row that ends an attempt, and whether it cost more than its grant."""
         request, grant = self._balances.opened(reservation)
         if line is not None or kind == "chunk":
             self._check_line(request, line)
         units = _count(units, "a cost", least=0)
         if kind != "void":
             usage = _tokens(usage)
-        self._append([(kind, request, reservation, units, usage, line)], wait=units > grant)
+        return (kind, request, reservation, units, usage, line), units > grant
 
     def _check_line(self, request: str, line: bytes | None) -> None:
         if not isinstance(line, bytes) or len(line) > _MOST_BYTES:

@@ -20,7 +20,7 @@ from typing import TypeAlias
 
 import orjson
 
-from shadowprice.accounts.sqlite import Ledger
+from shadowprice.accounts.sqlite import Ledger, Settlement
 from shadowprice.backends.base import Backend, join
 from shadowprice.cost import TOKENS, Rates
 from shadowprice.engine.scheduler import Report, Scheduler, Work
@@ -120,9 +120,7 @@ class _Loop:
                     break
                 await self.wake.wait()
                 self.wake.clear()
-                while self.ended:
-                    self.progress.running -= 1
-                    self._settle(*self.ended.popleft())
+                self._settle()
 
     def _send(self, group: asyncio.TaskGroup) -> None:
         """Starts as much work as the concurrency allows; all its reservations wait for the disk once."""
@@ -198,29 +196,28 @@ class _Loop:
             return error.tokens
         return work.bound + self.rates.cost(Usage(output=max(0, error.tokens - work.grant)))
 
-    def _settle(self, reservation: int, report: Report) -> None:
+    def _settle(self) -> None:
+        """Everything that has ended, in one transaction."""
+        settlements, results = [], []
+        while self.ended:
+            reservation, report = self.ended.popleft()
+            self.progress.running -= 1
+            result = self._done(report)
+            settlements.append(_settlement(reservation, report, result))
+            if result is not None:
+                results.append(result)
+        self.ledger.settle_many(settlements)
+        self.ledger.note_many((result.id, result_line(result)) for result in results if result.completion is None)
+        for result in results:
+            self._ended(result)
+
+    def _done(self, report: Report) -> Result | None:
         if isinstance(report.error, LimitViolated):
             self.progress.stop(str(report.error))
         elif self.rates.money and report.completion is not None and report.cost > report.work.bound:
             self.progress.stop(f"request {report.work.request.id!r:.80} cost more than its prompt and its limit can")
         self._brake(report)
-        result = self.scheduler.done(report)
-        usage = Usage(output=report.error.tokens or 0) if report.error else Usage()
-        if report.completion is not None:
-            usage = report.completion.usage
-        answered = result is not None and result.completion is not None
-        if report.cost == 0 and report.completion is None and not answered:
-            self.ledger.void(reservation)
-        elif result is None and report.completion is not None:
-            part = chunk_line(report.completion, sample=report.work.sample, landing=bool(report.work.suffix))
-            self.ledger.settle_chunk(reservation, report.cost, usage, part)
-        else:
-            line = result_line(result) if answered and result is not None else None
-            self.ledger.settle(reservation, report.cost, usage, line)
-        if result is not None:
-            if not answered:
-                self.ledger.note(result.id, result_line(result))
-            self._ended(result)
+        return self.scheduler.done(report)
 
     def _brake(self, report: Report) -> None:
         """Stops where every attempt fails at an unknown cost: it would be paid for in full until nothing is left."""
@@ -259,6 +256,22 @@ def _pause(error: BackendError, tried: int, patience: float) -> float:
     """The delay that the server asked for; otherwise exponential backoff with jitter."""
     named = error.delay if isinstance(error, Unavailable) else None
     return min(patience, named if named is not None else 2.0 ** (tried - 1) * random.uniform(0.5, 1.0))
+
+
+def _settlement(reservation: int, report: Report, result: Result | None) -> Settlement:
+    """How an attempt ends in the ledger: with an answer, with a part of one, or with its cost alone."""
+    answered = result is not None and result.completion is not None
+    if report.completion is None:
+        if report.cost == 0 and not answered:
+            return Settlement("void", reservation, 0, None, None)
+        usage = Usage(output=report.error.tokens or 0) if report.error else Usage()
+    else:
+        usage = report.completion.usage
+        if result is None:
+            part = chunk_line(report.completion, sample=report.work.sample, landing=bool(report.work.suffix))
+            return Settlement("chunk", reservation, report.cost, usage, part)
+    line = result_line(result) if result is not None and answered else None
+    return Settlement("settle", reservation, report.cost, usage, line)
 
 
 def _failure(problem: BaseException) -> BackendError:
