@@ -3,8 +3,8 @@
     python benchmarks/executor.py [REQUESTS]
 
 Recorded answers against the bare ledger: the ledger reserves and settles the same grants in the same groups, and does
-nothing else, no answers and no results either. A real HTTP server that answers at once, 64 requests at a time, against the bare backend: the same
-requests without scheduler and ledger. The exit code is 1 if a ratio is missed.
+nothing else, no answers and no results either. A real HTTP server that answers at once, 64 requests at a time, against
+the bare backend: the same requests without scheduler and ledger. The exit code is 1 if a ratio is missed.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ def planned(tmp_path, plan):
 class TestAFile:
     def test_the_budget_goes_to_requests_that_are_worth_it(self, batch, tmp_path):
         path = batch([request_line("short", "300"), request_line("long", "9000"), request_line("middle", "900")])
-        plan = sp.plan(path, budget=1500, forecaster=Lengths())
+        plan = sp.plan(path, budget=1500, forecaster=Lengths(), policy="clear")
         assert (plan.requests, plan.admitted, plan.declined) == (3, 2, 1)
         assert plan.granted == plan.budget == 1500
         assert plan.price > 0
@@ -131,7 +131,7 @@ class TestAFileThatChanges:
 
 class TestLists:
     def test_questions(self, tmp_path):
-        plan = sp.plan(["300", "900", "4000"], budget=1500, forecaster=Lengths())
+        plan = sp.plan(["300", "900", "4000"], budget=1500, forecaster=Lengths(), policy="clear")
         served, declined = planned(tmp_path, plan)
         assert [(line["custom_id"], line["body"]["max_completion_tokens"]) for line in served] == [
             ("request-1", 450),

@@ -43,7 +43,7 @@ def plan(
     requests: Requests,
     budget: int | float | str,
     *,
-    policy: str = "clear",
+    policy: str = "expected",
     forecaster: Predictor | None = None,
     max_tokens: int | None = None,
     limit_field: str | None = None,

@@ -123,7 +123,7 @@ class TestAPlan:
 
     def test_policy_options_reach_the_policy(self, batch, capsys):
         path = batch([request_line("a"), request_line("b")])
-        assert plan(path, "--budget", "10k", "--option", "beta=0.01", "--json") == 0
+        assert plan(path, "--budget", "10k", "--policy", "clear", "--option", "beta=0.01", "--json") == 0
         assert json.loads(capsys.readouterr().out)["granted"] < 1000
 
     def test_max_tokens_limits_every_answer(self, batch, tmp_path):
@@ -135,7 +135,7 @@ class TestAPlan:
         path = batch([request_line("a"), request_line("b", "long " * 999)])
         with path.open("rb") as source:
             done = subprocess.run(
-                [*COMMAND, "plan", "-", "--budget", "500", "--out", "-", "--errors", "left.jsonl"],
+                [*COMMAND, "plan", "-", "--budget", "500", "--policy", "clear", "--out", "-", "--errors", "left.jsonl"],
                 stdin=source, capture_output=True, cwd=tmp_path, timeout=60,
             )  # fmt: skip
         assert done.returncode == 3

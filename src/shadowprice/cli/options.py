@@ -33,10 +33,10 @@ def add_command(commands: Commands, name: str, about: str, description: str, epi
     return commands.add_parser(name, help=about, description=description, epilog=epilog, formatter_class=shape)
 
 
-def add_market(command: argparse.ArgumentParser, *, policy: str = "clear") -> None:
+def add_market(command: argparse.ArgumentParser, *, policy: str = "expected") -> None:
     command.add_argument("file", metavar="IN.jsonl", help="OpenAI Batch file; - reads standard input")
     command.add_argument("--budget", required=True, help="for all answers: 200000, 200k, 1.5M or 256/query tokens")
-    command.add_argument("--policy", default="clear", help=f"how the budget is divided (default: {policy})")
+    command.add_argument("--policy", default="expected", help=f"how the budget is divided (default: {policy})")
     where = command.add_mutually_exclusive_group()
     where.add_argument("--forecast", metavar="FILE", help="JSONL of custom_id, tokens, spread, solve: your own numbers")
     add_forecaster(where)

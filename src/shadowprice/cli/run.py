@@ -74,7 +74,7 @@ def add(commands: Commands) -> None:
         _DESCRIPTION,
         f"{POLICIES}{_INDEX}\n{EXIT}",
     )
-    add_market(command, policy="clear, and index with --accounting metered")
+    add_market(command, policy="expected, and index with --accounting metered")
     add_model(command)
     command.add_argument("--out", metavar="FILE", help="answers (default: IN.answers.jsonl)")
     command.add_argument(
@@ -209,7 +209,7 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
             raise InputError(f"--rates {options.rates}", fix="write IN,OUT or IN,CACHED,OUT in dollars per million")
         rates = Rates.dollars(parts[0], parts[-1], parts[1] if len(parts) == 3 else None)
     return {
-        "policy": options.policy or ("index" if accounting == "metered" else "clear"),
+        "policy": options.policy or ("index" if accounting == "metered" else "expected"),
         "accounting": accounting,
         "options": dict(map(option, options.option)),
         "max_tokens": options.max_tokens,
