@@ -62,7 +62,7 @@ class TestFigure:
 
     def test_without_matplotlib_it_says_what_to_install(self, measured, monkeypatch):
         monkeypatch.setitem(sys.modules, "matplotlib", None)
-        with pytest.raises(MissingExtra, match=r"pip install 'shadowprice\[plots\]'"):
+        with pytest.raises(MissingExtra, match=r"pip install 'shadowprice\[report\]'"):
             as_figure(*measured)
 
     def test_lengths_that_are_all_equal(self):
