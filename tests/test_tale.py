@@ -455,7 +455,7 @@ class TestTheCommand:
             "teacher    6 requests asked about, 0 of them twice, 0 fell back on the forecast; 6 tokens, of this budget"
             in said
         )
-        assert f"spent      {server.generated} tokens of 2,000 tokens" in said
+        assert f"spent      {server.generated:,} of 2,000 tokens" in said
         answered = [request for request in server.requests if not is_estimate(request)]
         grants = np.array([limit_stated(request) for request in answered])
         needs = np.array([int(re.search(r"of (\d+)", r.body["messages"][-1]["content"])[1]) for r in answered])

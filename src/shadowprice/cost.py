@@ -123,3 +123,8 @@ def show(units: int, rates: Rates = TOKENS) -> str:
     if not rates.money:
         return f"{units:,} token{'' if units == 1 else 's'}"
     return f"${units / _NANO:,.6f}".rstrip("0").rstrip(".")
+
+
+def show_spent(spent: int, budget: int, rates: Rates = TOKENS) -> str:
+    """`1,234 of 5,000 tokens` or `$0.0123 of $5`."""
+    return f"{spent:,} of {show(budget)}" if not rates.money else f"{show(spent, rates)} of {show(budget, rates)}"

@@ -52,7 +52,7 @@ class TestTheCommand:
             assert run(path, server.url, "--policy", "auction", "--budget", "100") == 3
         said = capsys.readouterr().out
         assert "10 requests, 100 tokens, policy auction" in said
-        assert f"spent      {server.generated} tokens of 100 tokens" in said
+        assert f"spent      {server.generated} of 100 tokens" in said
         declined = 10 - len(server.requests)
         assert f"unanswered {declined} declined, 0 failed, 0 not sent" in said
 

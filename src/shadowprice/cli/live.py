@@ -115,7 +115,7 @@ def _signals(progress: Progress) -> Iterator[None]:
 @contextmanager
 def show_progress(requests: int, rates: Rates, *, quiet: bool) -> Iterator[Callable[[Progress], None]]:
     """Shows the progress of a run: a bar on a terminal, otherwise a line every ten seconds."""
-    from shadowprice.cost import show
+    from shadowprice.cost import show_spent
 
     if quiet or sys.stderr is None:
         yield lambda progress: None
@@ -124,7 +124,7 @@ def show_progress(requests: int, rates: Rates, *, quiet: bool) -> Iterator[Calla
     def words(progress: Progress) -> str:
         price = f", price {progress.price:.3g}" if progress.price is not None else ""
         failed = f", {progress.outcomes['failed']:,} failed" if progress.outcomes["failed"] else ""
-        return f"{show(progress.spent, rates)} of {show(progress.budget, rates)} spent{price}{failed}"
+        return f"{show_spent(progress.spent, progress.budget, rates)} spent{price}{failed}"
 
     def answered(progress: Progress) -> int:
         return sum(progress.outcomes[name] for name in ("finished", "landed", "truncated"))

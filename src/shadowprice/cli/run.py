@@ -113,7 +113,7 @@ def add(commands: Commands) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from shadowprice.cost import show
+    from shadowprice.cost import show, show_spent
 
     out, errors = outputs(options, "answers")
     settings = _settings(options)
@@ -146,7 +146,7 @@ def run(options: argparse.Namespace) -> int:
             f"-> {out}",
             f"  unanswered {summary.count('declined'):,} declined, {summary.count('failed'):,} failed, "
             f"{summary.count('not_sent'):,} not sent -> {errors}",
-            f"  spent      {show(summary.spent, rates)} of {show(summary.budget, rates)}; the account is in {folder}",
+            f"  spent      {show_spent(summary.spent, summary.budget, rates)}; the account is in {folder}",
         ]
         if teaching:
             rows.append(f"  teacher    {_in_words(teaching)}")
