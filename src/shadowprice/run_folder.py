@@ -14,13 +14,12 @@ from typing import Any
 
 from shadowprice import __version__
 from shadowprice.accounts.sqlite import Ledger
+from shadowprice.accounts.view import FORMAT
 from shadowprice.engine.scheduler import Round
 from shadowprice.errors import InputError
 from shadowprice.formats.files import replacing
 from shadowprice.formats.forecasts import forecast_line
 from shadowprice.types import Forecast
-
-_FORMAT = 2  # of run folders
 
 
 @dataclass
@@ -47,7 +46,7 @@ class RunFolder:
         folder = Path(path)
         manifest = {
             "shadowprice": __version__,
-            "format": _FORMAT,
+            "format": FORMAT,
             "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "budget": budget,
             "asked": dict(asked),
@@ -72,7 +71,7 @@ class RunFolder:
         folder = Path(path)
         try:
             manifest = json.loads((folder / "manifest.json").read_text())
-            if manifest.get("format") != _FORMAT:
+            if manifest.get("format") != FORMAT:
                 raise InputError("was made by an older version of shadowprice", path=path, fix="start a new run")
             before, started = {"budget": manifest["budget"], **manifest["asked"]}, bool(manifest["rounds"])
         except FileNotFoundError:

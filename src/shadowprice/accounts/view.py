@@ -20,6 +20,7 @@ import orjson
 from shadowprice.accounts.journal import OldJournal, check_tables, first_balances, read_rows
 from shadowprice.cost import TOKENS, Rates
 from shadowprice.errors import InputError, LedgerError
+from shadowprice.formats.jsonl import read_objects
 from shadowprice.formats.results import ESTIMATE, parse_chunk, parse_result
 from shadowprice.types import Completion, Failure, Outcome, Result, Usage
 
@@ -291,8 +292,8 @@ def _requests(
 
 
 def _forecasts(path: Path) -> dict[str, Mapping[str, Any]]:
+    """By request; none where the file is missing or damaged, since a view shows what there is."""
     try:
-        lines = [orjson.loads(line) for line in path.read_bytes().splitlines()]
-        return {line["custom_id"]: line for line in lines}
-    except (OSError, ValueError, KeyError, TypeError):
+        return {line["custom_id"]: line for _, line in read_objects(path)}
+    except (OSError, InputError, KeyError, TypeError):
         return {}
