@@ -79,8 +79,8 @@ def main() -> int:
         requests.append(Request(f"q{i}", text, body={"messages": [{"role": "user", "content": text}]}))
     with tempfile.TemporaryDirectory(dir=".") as folder, instant_server() as url:
         ratios = {
-            "executor on recorded answers at most 1.5 times the bare ledger": (
-                beside_the_ledger(requests, Path(folder)), 1.5
+            "executor on recorded answers at most 1.3 times the bare ledger": (
+                beside_the_ledger(requests, Path(folder)), 1.3
             ),
             "executor over HTTP at most 2 times the bare backend": (
                 asyncio.run(beside_the_backend(url, requests[: count // 4], Path(folder))), 2.0
