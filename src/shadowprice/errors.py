@@ -10,6 +10,7 @@
     └── BackendError         a model did not answer
         ├── Unavailable      a retry may help: connection, timeout, 5xx, rate limit
         ├── Refused          a retry will not help: the request itself is at fault
+        │   └── Denied       other requests would be refused as well: the key, the account, the model, the address
         └── LimitViolated    the server ignored a limit, and nothing more is sent to it
 
 Every message is one line, so that the command can print it unchanged.
@@ -70,34 +71,50 @@ class Overdrawn(LedgerError):
 class BackendError(ShadowpriceError):
     """A model did not answer.
 
-    `tokens` is what the failed attempt generated; None if that is unknown: then the whole limit is
-    charged.
+    tokens  what the failed attempt generated: 0 if nothing; None if that is unknown: then the whole limit is charged
+    cause   a few words that failures of the same kind share: "503", "connection refused (127.0.0.1:8000)"
+    sent    whether a server received the request: that it generated nothing is then the server's word
     """
 
-    def __init__(self, message: str, *, tokens: int | None) -> None:
+    def __init__(self, message: str, *, tokens: int | None, cause: str = "", sent: bool = True) -> None:
         # What a server says may hold what no file can: half a character.
         super().__init__(message.encode(errors="replace").decode())
-        self.tokens = tokens
+        self.tokens, self.sent = tokens, sent
+        self.cause = cause.encode(errors="replace").decode() or str(self)
 
 
 class Unavailable(BackendError):
     """A retry may help, after `delay` seconds if the server named a delay."""
 
-    def __init__(self, message: str, *, tokens: int | None, delay: float | None = None) -> None:
-        super().__init__(message, tokens=tokens)
+    def __init__(
+        self, message: str, *, tokens: int | None, cause: str = "", sent: bool = True, delay: float | None = None
+    ) -> None:
+        super().__init__(message, tokens=tokens, cause=cause, sent=sent)
         self.delay = delay
 
 
 class Refused(BackendError):
     """A retry will not help; `code` is the code in the error file."""
 
-    def __init__(self, message: str, *, tokens: int | None = 0, code: str = "request_refused") -> None:
-        super().__init__(message, tokens=tokens)
+    def __init__(
+        self,
+        message: str,
+        *,
+        tokens: int | None = 0,
+        cause: str = "",
+        sent: bool = True,
+        code: str = "request_refused",
+    ) -> None:
+        super().__init__(message, tokens=tokens, cause=cause, sent=sent)
         self.code = code
+
+
+class Denied(Refused):
+    """Refused for a reason that other requests share: the key, the account, the name of the model, the address."""
 
 
 class LimitViolated(BackendError):
     """The server ignored the limit of an earlier request, so what it would generate cannot be bounded."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(message, tokens=0)
+        super().__init__(message, tokens=0, sent=False)
