@@ -55,7 +55,7 @@ class Rates:
     @property
     def money(self) -> bool:
         """Whether units are nano-dollars; otherwise they are output tokens."""
-        return self != TOKENS
+        return self is not TOKENS and self != TOKENS
 
     def cost(self, usage: Usage) -> int:
         """In whole units, rounded up."""

@@ -40,6 +40,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from operator import index
 from pathlib import Path
 from threading import get_ident
@@ -106,6 +107,8 @@ class Ledger:
         self._store, self._balances = store, balances
         self._thread = get_ident()
         self._closed = False
+        self._group: list[Row] | None = None  # rows that are written together, at the end of `together`
+        self._group_waits = False
 
     def charge_lost(self) -> None:
         """Charges every open reservation in full: its attempt was lost, and its outcome is unknown."""
@@ -196,6 +199,27 @@ class Ledger:
         ended = [self._checked_end(*settlement) for settlement in settlements]
         self._append([draft for draft, _ in ended], wait=any(above for _, above in ended))
 
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Writes everything inside at the end, all or none, with one wait for the disk at most.
+
+        Balances are up to date at once; what they say is on the disk only after the end, so nothing may be sent
+        before it, and the journal cannot be read. An exception closes the ledger: nothing inside was written.
+        """
+        self._checked()
+        if self._group is not None:
+            raise LedgerError(f"{self._store}: already writing together")
+        self._group, self._group_waits = [], False
+        try:
+            yield
+            rows, self._group = self._group, None
+            if rows:
+                self._checked().append(rows, wait=self._group_waits)
+        except BaseException:
+            self._group = None
+            self.close()
+            raise
+
     def record(self, request: str, result: bytes) -> None:
         """Adds a result that cost nothing."""
         self._check_line(_text(request), result)
@@ -231,7 +255,7 @@ class Ledger:
 
     def entries(self) -> Iterator[Entry]:
         """The journal, oldest entry first."""
-        yield from self._checked().entries()
+        yield from self._readable().entries()
 
     def close(self) -> None:
         """Releases the file. Open reservations stay open, and are charged in full on reopening."""
@@ -277,7 +301,11 @@ class Ledger:
             answered = line is not None and kind in ("settle", "record")
             rows.append((Entry(number, kind, request, reservation, units, usage, answered), line))
         try:
-            store.append(rows, wait=wait)
+            if self._group is None:
+                store.append(rows, wait=wait)
+            else:
+                self._group += rows
+                self._group_waits |= wait
             for entry, _ in rows:
                 self._balances.add(entry)
         except BaseException:  # an interrupt too: balances and journal may differ by now
@@ -286,7 +314,12 @@ class Ledger:
         return list(range(first, first + len(rows)))
 
     def _lines(self, *kinds: str) -> Iterator[tuple[int, str, bytes]]:
-        yield from self._checked().lines(*kinds)
+        yield from self._readable().lines(*kinds)
+
+    def _readable(self) -> Store:
+        if self._group is not None:
+            raise LedgerError(f"{self._store}: cannot be read while it is written")
+        return self._checked()
 
     def _checked(self) -> Store:
         if get_ident() != self._thread:
@@ -307,13 +340,16 @@ def _text(request: str) -> str:
 def _tokens(usage: Usage | None) -> Usage:
     if not isinstance(usage, Usage):
         raise LedgerError(f"usage must be a Usage, not {usage!r:.80}")
-    if usage is _NO_USAGE:
+    numbers = output, input, cached = usage.output, usage.input, usage.cached
+    if type(output) is type(input) is type(cached) is int and min(numbers) >= 0 and max(numbers) <= _MOST:
         return usage
-    return Usage(*(_count(number, "usage", least=0) for number in (usage.output, usage.input, usage.cached)))
+    return Usage(*(_count(number, "usage", least=0) for number in numbers))
 
 
 def _count(value: int, what: str, *, least: int) -> int:
     """A plain integer, from NumPy's too."""
+    if type(value) is int and least <= value <= _MOST:
+        return value
     try:
         number = least - 1 if isinstance(value, bool) else index(value)
     except TypeError:

@@ -85,10 +85,7 @@ async def execute(
     progress = progress or Progress(ledger.budget)
     loop = _Loop(scheduler, ledger, backend, concurrency, attempts, patience, rates, grade, progress)
     loop.on_result, loop.on_event = on_result, on_event
-    try:
-        await loop.run()
-    except BaseExceptionGroup as group:  # a task group's wrapper around the first thing that went wrong
-        raise group.exceptions[0] from None
+    await loop.run()
     if record_rest:
         loop.close()
     return progress
@@ -107,39 +104,53 @@ class _Loop:
     progress: Progress
     on_result: Callable[[Result], None] = lambda result: None
     on_event: Callable[[Progress], None] = lambda progress: None
+    under_way: dict[int, asyncio.Task[None]] = field(default_factory=dict)  # by reservation
     ended: deque[tuple[int, Report]] = field(default_factory=deque)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
+    crash: BaseException | None = None
     lost: int = 0  # attempts in a row that failed at an unknown cost
 
     async def run(self) -> None:
-        async with asyncio.TaskGroup() as group:
+        try:
             while True:
-                self._send(group)
+                with self.ledger.together():  # one wait for the disk
+                    results = self._settle()
+                    starting = self._reserve()
+                for result in results:
+                    self._ended(result)
+                for work, reservation in starting:
+                    self.under_way[reservation] = asyncio.create_task(self._serve(work, reservation))
                 self._notify()
-                if not self.progress.running:
+                if not self.under_way:
                     break
                 await self.wake.wait()
                 self.wake.clear()
-                self._settle()
+                if self.crash is not None:
+                    raise self.crash
+        finally:
+            for task in self.under_way.values():
+                task.cancel()
+            await asyncio.gather(*self.under_way.values(), return_exceptions=True)
 
-    def _send(self, group: asyncio.TaskGroup) -> None:
-        """Starts as much work as the concurrency allows; all its reservations wait for the disk once."""
+    def _reserve(self) -> list[tuple[Work, int]]:
+        """As much work as the concurrency allows, and its reservations."""
         starting: list[Work] = []
         available = self.ledger.available
-        while not self.progress.stopped and self.progress.running + len(starting) < self.concurrency:
+        while not self.progress.stopped and len(self.under_way) + len(starting) < self.concurrency:
             work = self.scheduler.next(available)
             if work is None:
                 break
             starting.append(work)
             available -= work.bound
-        reservations = self.ledger.reserve_many((work.request.id, work.bound) for work in starting)
-        for work, reservation in zip(starting, reservations, strict=True):
-            self.progress.running += 1
-            group.create_task(self._serve(work, reservation))
+        return [*zip(starting, self.ledger.reserve_many((w.request.id, w.bound) for w in starting), strict=True)]
 
     async def _serve(self, work: Work, reservation: int) -> None:
-        self.ended.append((reservation, await self._attempt(work)))
-        self.wake.set()
+        try:
+            self.ended.append((reservation, await self._attempt(work)))
+        except BaseException as crash:  # not a failure of one request: an interrupt, or the end of the execution
+            self.crash = self.crash or crash
+        finally:
+            self.wake.set()
 
     async def _attempt(self, work: Work) -> Report:
         """Retries until an attempt is answered, is refused, may have cost something, or is the last."""
@@ -196,20 +207,19 @@ class _Loop:
             return error.tokens
         return work.bound + self.rates.cost(Usage(output=max(0, error.tokens - work.grant)))
 
-    def _settle(self) -> None:
-        """Everything that has ended, in one transaction."""
+    def _settle(self) -> list[Result]:
+        """Records everything that has ended; returns the results of requests."""
         settlements, results = [], []
         while self.ended:
             reservation, report = self.ended.popleft()
-            self.progress.running -= 1
+            del self.under_way[reservation]
             result = self._done(report)
             settlements.append(_settlement(reservation, report, result))
             if result is not None:
                 results.append(result)
         self.ledger.settle_many(settlements)
         self.ledger.note_many((result.id, result_line(result)) for result in results if result.completion is None)
-        for result in results:
-            self._ended(result)
+        return results
 
     def _done(self, report: Report) -> Result | None:
         if isinstance(report.error, LimitViolated):
@@ -247,7 +257,7 @@ class _Loop:
         self.on_result(result)
 
     def _notify(self) -> None:
-        self.progress.spent = self.ledger.spent
+        self.progress.spent, self.progress.running = self.ledger.spent, len(self.under_way)
         self.progress.price, self.progress.rounds = self.scheduler.price, len(self.scheduler.rounds)
         self.on_event(self.progress)
 
@@ -284,8 +294,8 @@ def _checked(work: Work, found: Completion) -> Completion:
     """The answer so far; raises if it cannot be charged, continued or written."""
     if not isinstance(found, Completion):
         raise TypeError(f"the backend gave {type(found).__name__}, not a Completion")
-    counts = (found.tokens, found.input_tokens, found.cached_tokens)
-    if not all(type(number) is int and number >= 0 for number in counts):
+    counts = output, input, cached = found.tokens, found.input_tokens, found.cached_tokens
+    if not type(output) is type(input) is type(cached) is int or min(counts) < 0:
         raise ValueError(f"the backend counted {counts} tokens")
     orjson.dumps((found.text, found.body, found.flags, found.ids))
     return found if work.suffix else join(work.so_far, found)
