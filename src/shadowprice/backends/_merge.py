@@ -62,17 +62,16 @@ class Message:
         for name, value in delta.items():
             if value is None or name == "role":
                 continue
-            if name == "content" and isinstance(value, str):  # nearly all that ever comes
-                if value:
-                    known = self._fields.setdefault(name, _Text())
-                    self._fields[name] = _merged(known, value, name)
+            known = self._fields.get(name)
+            if name == "content" and isinstance(value, str) and type(known) is _Text:  # nearly all that ever comes
+                known.append(value)
             elif name == "tool_calls":
                 calls = [_call(place, call) for place, call in enumerate(list_of(value))]
-                self._fields[name] = _merged(self._fields.get(name), calls, name)
+                self._fields[name] = _merged(known, calls, name)
             else:
                 if name == "content" and not isinstance(value, list):
                     string(value)
-                self._fields[name] = _merged(self._fields.get(name), value, name)
+                self._fields[name] = _merged(known, value, name)
 
     def fields(self) -> dict[str, Any]:
         """Without the role, and without what is empty."""

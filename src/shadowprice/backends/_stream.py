@@ -18,8 +18,9 @@ from shadowprice.types import Completion
 
 __all__ = ["Answer", "writable"]
 
-_HEAD_FIELDS = {"id", "created", "model", "system_fingerprint"}  # of every event: the first of each counts
-_DEEPEST = 100  # levels of a body; orjson writes 254, and a file puts some around it
+_HEAD_FIELDS = ("id", "created", "model", "system_fingerprint")  # of every event: the first of each counts
+_DEEPEST = 200  # levels of a body
+_AROUND = 16  # levels that a file may put around it; orjson writes 254
 
 
 class Answer:
@@ -39,6 +40,7 @@ class Answer:
         self._message = Message()
         self._logprobs: dict[str, list[Any]] = {}
         self._head: dict[str, Any] = {}
+        self._missing = _HEAD_FIELDS
         self._usage: dict[str, Any] = {}
         self._used: int | None = None
         self._reasoning = 0
@@ -48,9 +50,10 @@ class Answer:
 
     def add(self, event: object) -> None:
         fields = mapping(event)
-        for field in _HEAD_FIELDS - self._head.keys():
+        for field in self._missing:
             if (value := fields.get(field)) and isinstance(value, str | int):
                 self._head[field] = value
+                self._missing = tuple(name for name in self._missing if name != field)
         if fields.get("usage") is not None:
             self._add_usage(fields["usage"])
         if "choices" in fields:
@@ -83,9 +86,11 @@ class Answer:
         self.finish = string(choice.get("finish_reason")) or self.finish
 
     def _count(self, delta: dict[str, Any]) -> None:
-        # Some servers send reasoning twice, under two names: the same text in one delta counts once.
-        texts = [*dict.fromkeys(generated_texts(delta))]
-        size = sum(map(length, texts))
+        if len(delta) == 1 and isinstance(content := delta.get("content"), str):  # nearly all that ever comes
+            texts, size = [content], length(content)
+        else:  # some servers send reasoning twice, under two names: the same text in one delta counts once
+            texts = [*dict.fromkeys(generated_texts(delta))]
+            size = sum(map(length, texts))
         if size:
             self.pieces += 1
             self._characters += size
@@ -96,7 +101,7 @@ class Answer:
 
     def _measure(self) -> None:
         """Counts runs of one sign as few characters, in what was counted in full so far."""
-        self._characters -= sum(map(surplus, self._unmeasured))
+        self._characters -= surplus("".join(self._unmeasured))
         self._unmeasured.clear()
 
     # --- what it adds up to --------------------------------------------------------------------
@@ -206,7 +211,7 @@ def _text_of(parts: list[Any]) -> str:
 def writable(body: dict[str, Any]) -> dict[str, Any]:
     """The body as it is if it can be written as JSON and holds no secret; else with as little replaced as possible."""
     wrapped: Any = body
-    for _ in range(254 - _DEEPEST):
+    for _ in range(_AROUND):
         wrapped = (wrapped,)
     try:
         written = orjson.dumps(wrapped)

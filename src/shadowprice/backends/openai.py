@@ -74,6 +74,7 @@ __all__ = ["OpenAIBackend"]
 
 _CONNECT_TIMEOUT = 10.0  # seconds
 _MAX_STOPS = 4  # stop texts; OpenAI accepts no more
+_MAX_LATE = 3  # streams whose ends are waited for in vain
 _MAX_FETCHED = 2**26  # bytes
 _REPLACED = {*LIMIT_FIELDS, "stream_options"}  # fields of a request that are not sent as they are
 
@@ -108,7 +109,7 @@ class OpenAIBackend(AsyncContext):
         self._timeout, self._stall_timeout = timeout, stall_timeout
         self._limit_field, self._continues = limit_field, continues
         self._requests_usage = True
-        self._finishes = True  # whether streams end soon after their last event
+        self._late = 0  # streams in a row that did not end soon after their last event
         self._violation = ""
         self._density = Density()
         key = api_key or os.environ.get("OPENAI_API_KEY") or "none"
@@ -200,7 +201,8 @@ class OpenAIBackend(AsyncContext):
                         if not answer.is_completion:
                             raise NoCompletion(response.content_type)
                     elif await self._read_stream(first, body, EventParser(bounds.event), answer, clock):
-                        self._finishes = self._finishes and await finish(response)
+                        if self._late < _MAX_LATE:  # worth waiting for: the connection can be used again
+                            self._late = 0 if await finish(response) else self._late + 1
                     elif first and response.content_type != "text/event-stream" and b'"choices"' not in first:
                         raise NoCompletion(response.content_type)
                 finally:
