@@ -102,28 +102,35 @@ def is_over(seen: Seen, limit: int, density: Density) -> bool:
     if seen.pieces > limit or seen.characters > density.longest(limit):
         return True
     # A text may be written in other tokens than the tokenizer would choose: a small excess shows nothing.
-    return seen.counted is not None and seen.counted > limit + max(8, limit // 50)
+    return (_counted(seen, density) or 0) > limit + max(8, limit // 50)
 
 
 def is_doubtful(seen: Seen, limit: int, density: Density) -> bool:
     """Whether a tokenizer should count: the text looks longer than what would be charged for it."""
-    used = limit if seen.used is None else min(seen.used, limit)
-    return density.estimate(seen.pieces, seen.characters) > 1.1 * used + 8
+    estimate = density.estimate(seen.pieces, seen.characters)
+    return estimate > limit if seen.used is None else estimate > 1.1 * min(seen.used, limit) + 8
 
 
 def charge(seen: Seen, limit: int, density: Density) -> Charge:
-    used, counted = seen.used or 0, seen.counted or 0
-    estimate = max(seen.pieces, counted) if seen.counted else density.estimate(seen.pieces, seen.characters)
+    used, counted = seen.used or 0, _counted(seen, density)
+    estimate = density.estimate(seen.pieces, seen.characters) if counted is None else counted
     if is_over(seen, limit, density):
         return Charge(max(estimate, used, limit + 1), "counted", ("limit_ignored",))
     # An answer that was cut at its limit cannot have been empty, even if none of it was shown.
-    low = max(seen.pieces, density.fewest(seen.characters), int(seen.cut), 9 * counted // 10 - 8)
+    low = max(seen.pieces, density.fewest(seen.characters), int(seen.cut), 9 * (counted or 0) // 10 - 8)
     if seen.wrong or (seen.used is not None and max(low, seen.reasoning) > used):
-        tokens = max(limit, estimate if seen.counted is None else 0, used, seen.reasoning)
+        tokens = max(limit, estimate if counted is None else 0, used, seen.reasoning)
         ignored = ("limit_ignored",) if max(used, seen.reasoning) > limit else ()
         return Charge(tokens, "assumed", ("usage_wrong", *ignored))
     if seen.used is not None:
         return Charge(used, "server", ("limit_ignored",) if used > limit else ())
-    if seen.counted is None and estimate > limit:
+    if counted is None and estimate > limit:
         return Charge(estimate, "counted", ("usage_estimated",))
     return Charge(limit, "assumed")
+
+
+def _counted(seen: Seen, density: Density) -> int | None:
+    """The tokenizer's count, if the text can have so few tokens."""
+    if seen.counted is None or seen.counted < max(1, seen.pieces, density.fewest(seen.characters)):
+        return None
+    return seen.counted

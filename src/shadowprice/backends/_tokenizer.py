@@ -2,7 +2,7 @@
 
 It is asked only about texts that look longer than what was counted for them. The count of the text is not the count of
 what was generated (hidden reasoning and the marks around calls are not in the text), so it shows that a limit was
-ignored, and never lowers a charge.
+ignored, or that it can have been kept, and never makes an answer without usage cheaper than its limit.
 """
 
 from __future__ import annotations
