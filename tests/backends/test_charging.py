@@ -186,8 +186,8 @@ class TestWhatIsLearnt:
         density = Density()
         assert (density.typical, density.most) == (4, 10)
         for _ in range(8):
-            density.learn(500, 100)
-        assert (density.typical, density.most) == (5, 7.5)
+            density.learn(600, 100)
+        assert (density.typical, density.most) == (6, 9)
 
     def test_one_dense_answer_widens_the_bound(self):
         density = Density()
@@ -201,7 +201,7 @@ class TestWhatIsLearnt:
             for _ in range(20):
                 density.learn(int(100 * per_token), 100)
             assert 1 <= density.typical <= 6
-            assert 6 <= density.most <= 15
+            assert 8 <= density.most <= 15
 
     @pytest.mark.parametrize(("characters", "tokens"), [(40, 100), (1_100, 100), (60, 15), (0, 100)])
     def test_nothing_from_what_no_text_has(self, characters, tokens):

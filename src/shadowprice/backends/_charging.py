@@ -9,7 +9,9 @@ is what a server shows that ignores its limit, so all numbers are kept within wh
 
                                      at first   learnt
     typical, to estimate a count            4   the average, from 1 to 6
-    most, to find a count impossible       10   1.5 times the densest answer, from 6 to 15
+    most, to find a count impossible       10   1.5 times the densest answer, from 8 to 15
+
+Of 2,133 recorded answers of two small models (arithmetic, prose, code; 2.6 and 3.1 on average), the densest has 6.3.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ class Density:
 
     @property
     def most(self) -> float:
-        return min(max(1.5 * self._densest, 6.0), 15.0) if self._answers >= _LESSONS else 10.0
+        return min(max(1.5 * self._densest, 8.0), 15.0) if self._answers >= _LESSONS else 10.0
 
     def learn(self, characters: int, tokens: int) -> None:
         """From a credible answer; what no text has is ignored."""

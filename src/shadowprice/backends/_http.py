@@ -309,9 +309,10 @@ def _decompressor(encoding: str) -> Any:
 async def _status_error(response: aiohttp.ClientResponse) -> StatusError:
     content, truncated = b"", False
     try:
-        body = Body(response, _LONGEST_REASON)
-        while chunk := await body.some():
+        body = Body(response, 2**20)
+        while not truncated and (chunk := await body.some()):
             content += chunk
+            truncated = len(content) > _LONGEST_REASON
     except (TooLong, Malformed):
         truncated = True
     try:

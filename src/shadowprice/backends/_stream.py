@@ -32,7 +32,6 @@ class Answer:
         self.finish: str | None = None
         self.pieces = 0
         self.overrun = False
-        self.is_completion = False  # at least one event had the form of an answer
         self.counted: int | None = None  # by the server's tokenizer, where one was asked
         self._longest = self.density.longest(limit)
         self._characters = 0
@@ -56,10 +55,8 @@ class Answer:
                 self._missing = tuple(name for name in self._missing if name != field)
         if fields.get("usage") is not None:
             self._add_usage(fields["usage"])
-        if "choices" in fields:
-            self.is_completion = True
-            for choice in list_of(fields["choices"]):
-                self._add_choice(mapping(choice))
+        for choice in list_of(fields.get("choices")):
+            self._add_choice(mapping(choice))
 
     def _add_usage(self, usage: object) -> None:
         try:

@@ -25,8 +25,8 @@ Nothing more is sent to a server that ignored a limit: what it would generate ca
 What a server can generate without being noticed, if its texts have c characters a token (4.5 in English, 3 in code):
 
     what it shows, one token a piece            nothing: every piece is counted
-    what it shows, several tokens a piece       usage below the truth: 10/c times the usage (English: 2.2), 1.5 times
-                                                once its tokens are known, and 64/c tokens more in an answer
+    what it shows, several tokens a piece       usage below the truth: 10/c times the usage (English: 2.2), 8/c to
+                                                15/c once its tokens are known, and 64/c tokens more in an answer
                                                 no usage: 7/c times the limit in short pieces; in long ones it is
                                                 charged 4 characters a token: c/4 of the truth where c is below 4
     what it does not show                       anything that it does not count: hidden reasoning; text in fields that
@@ -197,9 +197,10 @@ class OpenAIBackend(AsyncContext):
                     first = await body.some()
                     if response.content_type.endswith("json") or first.lstrip().startswith(b"{"):
                         body.most = bounds.event
-                        answer.add(read_event(b"", first + await body.all()))  # a server that does not stream
-                        if not answer.is_completion:
+                        found = read_event(b"", first + await body.all())  # of a server that does not stream
+                        if not isinstance(found, dict) or "choices" not in found:
                             raise NoCompletion(response.content_type)
+                        answer.add(found)
                     elif await self._read_stream(first, body, EventParser(bounds.event), answer, clock):
                         if self._late < _MAX_LATE:  # worth waiting for: the connection can be used again
                             self._late = 0 if await finish(response) else self._late + 1
