@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from shadowprice.backends._events import Malformed, list_of, mapping, string
+from shadowprice.backends._events import Malformed, TooLong, list_of, mapping, string
 
 __all__ = ["Message", "generated_texts"]
 
@@ -53,10 +53,11 @@ def generated_texts(value: Any, depth: int = 0) -> Iterator[str]:
 
 
 class Message:
-    """What has arrived of one message."""
+    """What has arrived of one message; more than `most` fields and entries of lists raise TooLong."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
         self._fields: dict[str, Any] = {}
+        self._left = most
 
     def add(self, delta: dict[str, Any]) -> None:
         for name, value in delta.items():
@@ -65,13 +66,12 @@ class Message:
             known = self._fields.get(name)
             if name == "content" and isinstance(value, str) and type(known) is _Text:  # nearly all that ever comes
                 known.append(value)
-            elif name == "tool_calls":
-                calls = [_call(place, call) for place, call in enumerate(list_of(value))]
-                self._fields[name] = _merged(known, calls, name)
-            else:
-                if name == "content" and not isinstance(value, list):
-                    string(value)
-                self._fields[name] = _merged(known, value, name)
+                continue
+            if name == "content" and not isinstance(value, list):
+                string(value)
+            if name == "tool_calls":
+                value = [_call(place, call) for place, call in enumerate(list_of(value))]
+            self._fields[name] = self._merged(known, value, name)
 
     def fields(self) -> dict[str, Any]:
         """Without the role, and without what is empty."""
@@ -80,6 +80,39 @@ class Message:
             found["tool_calls"] = [_whole_call(call) for call in sorted(calls, key=lambda call: call["index"])]
         return {name: value for name, value in found.items() if value not in ("", [], {})}
 
+    def _merged(self, known: Any, new: Any, name: str, depth: int = 0) -> Any:
+        """What is known of a field, with what is new of it."""
+        self._left -= 1
+        if self._left < 0 or depth > _DEEPEST:
+            raise TooLong("more fields than a message has")
+        if new is None:
+            return known
+        if known is None:
+            known = _empty(new)
+        if isinstance(new, str) and isinstance(known, _Text):
+            repeated = name in _NAMES or (name == "name" and known == [new])
+            if new and not (known and repeated):
+                known.append(new)
+        elif isinstance(new, dict) and isinstance(known, dict):
+            for field, value in new.items():
+                known[field] = self._merged(known.get(field), value, field, depth + 1)
+        elif isinstance(new, list) and isinstance(known, _Entries):
+            for value in new:
+                self._add_entry(known, value, name, depth + 1)
+        elif isinstance(new, str | dict | list):  # of another kind than before
+            more = [self._merged(None, each, name, depth + 1) for each in _entries(new)]
+            return _Entries([*_entries(known), *more])
+        elif not isinstance(known, _Text | dict | list):
+            return new
+        return known
+
+    def _add_entry(self, known: _Entries, value: Any, name: str, depth: int) -> None:
+        index = value.get("index") if isinstance(value, dict) else None
+        if type(index) is int and (place := known.places.setdefault(index, len(known))) < len(known):
+            self._merged(known[place], value, name, depth)
+        else:
+            known.append(self._merged(None, value, "", depth))
+
 
 def _call(place: int, call: object) -> dict[str, Any]:
     """A part of a tool call, with its index."""
@@ -87,50 +120,18 @@ def _call(place: int, call: object) -> dict[str, Any]:
     index = fields.get("index", place)
     if not isinstance(index, int):
         raise Malformed(f"a tool call with index {index!r:.40}")
-    string(mapping(fields.get("function") or {}).get("arguments"))
     return {**fields, "index": index}
 
 
 def _whole_call(call: dict[str, Any]) -> dict[str, Any]:
+    """A tool call in OpenAI's form, with whatever else is in it."""
     rest = {name: value for name, value in call.items() if name not in ("id", "type", "function", "index")}
-    function = {"name": "", "arguments": "", **(call.get("function") or {})}
-    kind = {"type": call.get("type") or "function"}
+    function = call.get("function") or {}
+    if isinstance(function, dict):
+        function = {"name": "", "arguments": "", **function}
     # Calls of other kinds have no function.
     about = {"function": function} if call.get("function") or not rest else {}
-    return {"id": call.get("id") or "", **kind, **about, **rest}
-
-
-def _merged(known: Any, new: Any, name: str, depth: int = 0) -> Any:
-    if depth > _DEEPEST:
-        raise Malformed("a delta that is nested too deep")
-    if new is None:
-        return known
-    if known is None:
-        known = _empty(new)
-    if isinstance(new, str) and isinstance(known, _Text):
-        repeated = name in _NAMES or (name == "name" and known == [new])
-        if new and not (known and repeated):
-            known.append(new)
-        return known
-    if isinstance(new, dict) and isinstance(known, dict):
-        for field, value in new.items():
-            known[field] = _merged(known.get(field), value, field, depth + 1)
-        return known
-    if isinstance(new, list) and isinstance(known, _Entries):
-        for value in new:
-            _add_entry(known, value, name, depth + 1)
-        return known
-    if isinstance(new, str | dict | list):  # of another kind than before
-        return _Entries([*_entries(known), *(_merged(None, each, name, depth + 1) for each in _entries(new))])
-    return known if isinstance(known, _Text | dict | list) else new
-
-
-def _add_entry(known: _Entries, value: Any, name: str, depth: int) -> None:
-    index = value.get("index") if isinstance(value, dict) else None
-    if type(index) is int and (place := known.places.setdefault(index, len(known))) < len(known):
-        _merged(known[place], value, name, depth)
-        return
-    known.append(_merged(None, value, "", depth))
+    return {"id": call.get("id") or "", "type": call.get("type") or "function", **about, **rest}
 
 
 def _empty(like: Any) -> Any:
@@ -141,10 +142,8 @@ def _empty(like: Any) -> Any:
 
 def _entries(value: Any) -> list[Any]:
     """A text as a part of a message, beside parts of other kinds."""
-    if isinstance(value, _Text):
+    if isinstance(value, _Text | str):
         return [{"type": "text", "text": "".join(value)}] if value else []
-    if isinstance(value, str):
-        return [{"type": "text", "text": value}] if value else []
     return value if isinstance(value, list) else [value]
 
 

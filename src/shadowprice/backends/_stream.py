@@ -19,6 +19,7 @@ from shadowprice.types import Completion
 __all__ = ["Answer", "writable"]
 
 _HEAD_FIELDS = ("id", "created", "model", "system_fingerprint")  # of every event: the first of each counts
+_FIELDS, _FIELDS_PER_TOKEN = 10_000, 100  # of all deltas together; a token has ten or so
 _DEEPEST = 200  # levels of a body
 _AROUND = 16  # levels that a file may put around it; orjson writes 254
 
@@ -36,10 +37,10 @@ class Answer:
         self._longest = self.density.longest(limit)
         self._characters = 0
         self._unmeasured: list[str] = []  # texts whose runs of one sign are counted in full so far
-        self._message = Message()
+        self._message = Message(_FIELDS + _FIELDS_PER_TOKEN * limit)
         self._logprobs: dict[str, list[Any]] = {}
         self._head: dict[str, Any] = {}
-        self._missing = _HEAD_FIELDS
+        self._missing: tuple[str, ...] = _HEAD_FIELDS
         self._usage: dict[str, Any] = {}
         self._used: int | None = None
         self._reasoning = 0
