@@ -177,9 +177,8 @@ def _address(text: str) -> URL:
     return url
 
 
-def _key(given: str) -> str:
+def _key(key: str) -> str:
     """The key as it is sent; an error about it does not show it."""
-    key = given.strip()
     if any(ord(character) > 255 for character in key) or not key.replace("\xa0", "").isprintable():
         raise InputError("the API key contains characters that no header can carry", fix="copy it again, as one line")
     return key

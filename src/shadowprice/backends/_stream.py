@@ -229,6 +229,6 @@ def _cleaned(value: Any, depth: int) -> Any:
         return {_cleaned(name, depth + 1): _cleaned(each, depth + 1) for name, each in value.items()}
     if isinstance(value, list):
         return [_cleaned(each, depth + 1) for each in value]
-    if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        return float(value) if abs(value) < 2**1023 else math.copysign(math.inf, value)
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
+        return float(value) if abs(value) < 2**1023 else math.inf if value > 0 else -math.inf
     return value

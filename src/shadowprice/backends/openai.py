@@ -112,7 +112,7 @@ class OpenAIBackend(AsyncContext):
         self._late = 0  # streams in a row that did not end soon after their last event
         self._violation = ""
         self._density = Density()
-        key = api_key or os.environ.get("OPENAI_API_KEY") or "none"
+        key = (api_key or "").strip() or os.environ.get("OPENAI_API_KEY", "").strip() or "none"
         # Shorter than the timeout of the answer: what was never connected cost nothing.
         self._client = Client(base_url, key, connect_timeout=min(0.9 * timeout, _CONNECT_TIMEOUT))
         self._tokenizer = Tokenizer(self._client, model)
