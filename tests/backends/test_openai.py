@@ -334,7 +334,7 @@ class TestBugsOfTheCaller:
 
     def test_a_missing_package_is_named(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "aiohttp", None)
-        for name in ("openai", "_http", "_failures", "_tokenizer"):
+        for name in ("openai", "_http", "_failures", "_connections", "_tokenizer"):
             monkeypatch.delitem(sys.modules, f"shadowprice.backends.{name}")
         with pytest.raises(MissingExtra, match=r"pip install 'shadowprice\[openai\]'"):
             importlib.import_module("shadowprice.backends.openai")

@@ -8,6 +8,7 @@ import threading
 import time
 import uuid
 from contextlib import suppress
+from itertools import zip_longest
 
 import pytest
 
@@ -114,12 +115,12 @@ class TestSecrets:
         assert "pass-word" not in str(caught.value)
 
 
-def several(url, bodies, pause=0.0):
+def several(url, bodies, pauses=()):
     """Answers or errors, one after another, of one backend."""
 
     async def ask_all():
         backend, done = OpenAIBackend(url, "m", **SHORT), []
-        for body in bodies:
+        for body, pause in zip_longest(bodies, pauses, fillvalue=0):
             try:
                 done.append(await backend.complete(body, 10))
             except BackendError as error:
@@ -134,12 +135,13 @@ def several(url, bodies, pause=0.0):
 class Keeping:
     """A server that keeps connections open after an answer.
 
-    delay  seconds before the end of a response, after its last event
-    lost   the request at which a connection is closed instead, without a byte of response
+    delay   seconds before the end of a response, after its last event
+    lost    the request at which a connection is closed instead, without a byte of response
+    closes  it does not keep them after all
     """
 
-    def __init__(self, *, delay=0.0, lost=0):
-        self.delay, self.lost, self.connections, self.requests = delay, lost, 0, 0
+    def __init__(self, *, delay=0.0, lost=0, closes=False):
+        self.delay, self.lost, self.closes, self.connections, self.requests = delay, lost, closes, 0, 0
 
     def __enter__(self):
         self._socket = socket.create_server(("127.0.0.1", 0))
@@ -173,35 +175,52 @@ class Keeping:
                 usage = {"prompt_tokens": 1, "completion_tokens": 3}
                 event = {"choices": [{"delta": {"content": "w0 w1"}, "finish_reason": "stop"}], "usage": usage}
                 events = f"data: {json.dumps(event)}\n\ndata: [DONE]\n\n".encode()
-                head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+                head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n"
+                head += b"keep-alive: timeout=5, max=100\r\n\r\n"
                 connection.sendall(head + b"%x\r\n%s\r\n" % (len(events), events))
                 time.sleep(self.delay)
                 connection.sendall(b"0\r\n\r\n")
+                if self.closes:
+                    return
 
 
 class TestAConnection:
-    def test_is_used_again(self):
+    """One is watched for a tenth of a second; if its server keeps it, connections are used again."""
+
+    def test_is_not_used_again_before_the_server_is_known_to_keep_it(self):
         with Keeping() as server:
-            done = several(server.url, [CHAT] * 5)
-        assert [each.tokens for each in done] == [3] * 5
+            several(server.url, [CHAT] * 3)
+        assert server.connections == 3
+
+    def test_is_used_again_once_the_server_is_known_to_keep_it(self):
+        with Keeping() as server:
+            done = several(server.url, [CHAT] * 6, pauses=[0.2])
+        assert [each.tokens for each in done] == [3] * 6
         assert server.connections == 1
 
     def test_is_not_used_again_after_a_second(self):
         with Keeping() as server:
-            several(server.url, [CHAT] * 2, pause=1.3)
+            several(server.url, [CHAT] * 3, pauses=[0.2, 1.3])
         assert server.connections == 2
 
     def test_is_used_again_if_the_end_of_the_response_comes_a_little_later(self):
         with Keeping(delay=0.005) as server:
-            several(server.url, [CHAT] * 3)
+            several(server.url, [CHAT] * 4, pauses=[0.2])
         assert server.connections == 1
 
+    def test_is_not_used_again_if_the_server_closes_it_though_it_announced_to_keep_it(self):
+        """As llama.cpp does after a stream."""
+        with Keeping(closes=True) as server:
+            done = several(server.url, [CHAT] * 6, pauses=[0.2])
+        assert [each.tokens for each in done] == [3] * 6
+        assert server.connections == 6
+
     def test_that_was_used_before_and_is_lost_has_an_unknown_cost_and_ends_all_reuse(self):
-        with Keeping(lost=2) as server:
-            done = several(server.url, [CHAT] * 6)
-        assert [type(each).__name__ for each in done] == ["Completion", "Unavailable"] + ["Completion"] * 4
-        assert (done[1].tokens, done[1].sent, done[1].cause) == (None, True, "the connection broke")
-        assert server.connections == 5  # one for the first two, one for each of the others
+        with Keeping(lost=3) as server:
+            done = several(server.url, [CHAT] * 6, pauses=[0.2])
+        assert [type(each).__name__ for each in done] == [*["Completion"] * 2, "Unavailable", *["Completion"] * 3]
+        assert (done[2].tokens, done[2].sent, done[2].cause) == (None, True, "the connection broke")
+        assert server.connections == 4  # one for the first three, one for each of the others
 
     def test_that_the_server_closes_is_not_used_again(self):
         with Server(hostile.well_behaved) as server:

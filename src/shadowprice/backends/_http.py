@@ -1,16 +1,11 @@
 """POST requests with JSON over aiohttp. What their failures mean is in `_failures`.
 
-A connection is used again within a second of its last answer, which makes short answers twice as fast (1,700 to
-3,500 a second on one core). A reused one that its server has just closed looks like an answer that was lost, and is
-charged as one; so the first that is lost before any byte of a response ends all reuse with this server.
-
 Nothing that a server sends takes more memory than it was allowed: responses are decompressed here, in small steps
 (compression is not asked for, but some proxies do it anyway), and reading stops at a number of bytes.
 """
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import io
 import ipaddress
@@ -23,6 +18,7 @@ from typing import Any
 
 import orjson
 
+from shadowprice.backends._connections import Connections
 from shadowprice.backends._events import Malformed, TooLong, parse_json
 from shadowprice.backends._failures import StatusError
 from shadowprice.errors import InputError, MissingExtra
@@ -34,14 +30,11 @@ try:
 except ImportError:
     raise MissingExtra("openai", "talking to an OpenAI-compatible server") from None
 
-__all__ = ["Body", "Client", "finish"]
+__all__ = ["Body", "Client"]
 
 _LONGEST_REASON = 2**16  # bytes that are read of an error
-_LONGEST_HEADER = 2**16  # bytes
 _LARGE = 2**20  # bytes; aiohttp wants larger requests as files
 _STEP = 2**16  # bytes that are decompressed at a time
-_IDLE = 1.0  # seconds that a connection waits for its next request; servers wait 5 or longer
-_LAST_WORD = 0.02  # seconds for the end of a response whose last event has come
 
 
 class Client:
@@ -69,11 +62,7 @@ class Client:
             else:
                 self._proxy_headers = headers
             self._proxy = self._proxy.with_user(None)
-        self._connect_timeout = connect_timeout
-        self._reuses = True
-        self._session: aiohttp.ClientSession | None = None
-        self._old: aiohttp.ClientSession | None = None  # with connections that may be in use, and are not reused
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._connections = Connections(connect_timeout)
 
     @property
     def url(self) -> str:
@@ -85,81 +74,40 @@ class Client:
         """The address without the version at its end."""
         return self.url.rstrip("/").removesuffix("/v1")
 
-    async def post(self, path: str, body: Mapping[str, Any]) -> aiohttp.ClientResponse:
-        """The response to a request, which the caller closes; raises StatusError for a status that is not 2xx.
+    async def post(self, path: str, body: Mapping[str, Any], *, watch: bool = False) -> aiohttp.ClientResponse:
+        """The response to a request, which the caller releases; raises StatusError for a status that is not 2xx.
 
         path    relative to the base URL, or a complete URL
+        watch   whether this is a request like most others: it may show how the server treats connections
         """
         url = URL(path) if "://" in path else (self._base / path.removeprefix("/")).with_query(self._base.query)
         # Every request is new: a server or a gateway that knows these keys must not send an old answer.
         headers = {**self._headers, "Idempotency-Key": str(uuid.uuid4())}
-        try:
-            response = await self._opened().post(
-                url,
-                data=_encoded(body),
-                headers=headers,
-                proxy=self._proxy,
-                proxy_headers=self._proxy_headers,
-                allow_redirects=False,
-            )
-        except (aiohttp.ClientConnectorError, aiohttp.ServerTimeoutError):
-            raise
-        except aiohttp.ClientConnectionError:  # before the first byte of a response
-            self._stop_reuse()
-            raise
+        response = await self._connections.post(
+            url,
+            headers,
+            watch=watch,
+            data=_encoded(body),
+            proxy=self._proxy,
+            proxy_headers=self._proxy_headers,
+            allow_redirects=False,
+        )
         if 200 <= response.status < 300:
             return response
         try:
             raise await _status_error(response)
         finally:
-            response.close()
+            self.release(response)
+
+    async def finish(self, response: aiohttp.ClientResponse) -> None:
+        """For a response whose last event has come."""
+        await self._connections.finish(response)
+
+    def release(self, response: aiohttp.ClientResponse) -> None:
+        self._connections.release(response)
 
     async def close(self) -> None:
-        for session in (self._session, self._old):
-            if session:
-                await session.close()
-
-    def __del__(self) -> None:
-        for name in ("_session", "_old"):
-            session: aiohttp.ClientSession | None = getattr(self, name, None)
-            if session:  # a backend that was not closed needs no warning
-                session.detach()
-
-    def _stop_reuse(self) -> None:
-        if self._reuses:
-            self._reuses = False
-            self._headers["Connection"] = "close"
-            self._session, self._old = None, self._session
-
-    def _opened(self) -> aiohttp.ClientSession:
-        """The session of the running event loop."""
-        loop = asyncio.get_running_loop()
-        if self._session is None or self._loop is not loop:
-            if self._session:
-                self._session.detach()  # its loop is closed
-            self._loop = loop
-            self._session = aiohttp.ClientSession(
-                connector=self._connector(),
-                # The rest is timed elsewhere, and nothing is rounded up to whole seconds.
-                timeout=aiohttp.ClientTimeout(total=None, connect=self._connect_timeout, ceil_threshold=float("inf")),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                auto_decompress=False,
-                max_line_size=_LONGEST_HEADER,
-                max_field_size=_LONGEST_HEADER,
-            )
-        return self._session
-
-    def _connector(self) -> aiohttp.TCPConnector:  # without a limit: the executor limits concurrency
-        if self._reuses:
-            return _Connector(limit=0, keepalive_timeout=_IDLE)
-        return aiohttp.TCPConnector(limit=0, force_close=True)
-
-
-class _Connector(aiohttp.TCPConnector):
-    """Without a message about idle connections when a backend was not closed: they end with it."""
-
-    def __del__(self, *_: object) -> None:
-        pass
+        await self._connections.close()
 
 
 # --- what is sent ------------------------------------------------------------------------------
@@ -262,17 +210,6 @@ class Body:
     def _check(self) -> None:
         if max(self._received, self._given) > self.most:
             raise TooLong(f"more than {self.most:,} bytes")
-
-
-async def finish(response: aiohttp.ClientResponse) -> bool:
-    """Wait a moment for the end of a response whose last event has come, so that its connection can be used again."""
-    if response.content.at_eof():
-        return True
-    try:
-        async with asyncio.timeout(_LAST_WORD):
-            return not await response.content.readany() and response.content.at_eof()
-    except (TimeoutError, aiohttp.ClientError):
-        return False
 
 
 class _Inflate:

@@ -37,7 +37,7 @@ class Tokenizer:
                 try:
                     found = mapping(parse_json(await Body(response, 2**20 + 100 * len(text)).all()))
                 finally:
-                    response.close()
+                    self._client.release(response)
         except Exception:  # whatever it is: there is no count
             self._works = False
             return None

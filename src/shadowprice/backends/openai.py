@@ -59,7 +59,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from shadowprice.backends._charging import Density
 from shadowprice.backends._events import EventParser, mapping, parse_json, read_event
 from shadowprice.backends._failures import NoCompletion, StatusError, checked_after_generating, failure
-from shadowprice.backends._http import Body, Client, finish
+from shadowprice.backends._http import Body, Client
 from shadowprice.backends._stream import Answer
 from shadowprice.backends._tokenizer import Tokenizer
 from shadowprice.backends.base import BOX_STOPS, AsyncContext, can_be_continued, effective_limit, opens_box, with_text
@@ -74,7 +74,7 @@ __all__ = ["OpenAIBackend"]
 
 _CONNECT_TIMEOUT = 10.0  # seconds
 _MAX_STOPS = 4  # stop texts; OpenAI accepts no more
-_MAX_LATE = 3  # streams whose ends are waited for in vain
+_USAGE = {"stream_options": {"include_usage": True}}
 _MAX_FETCHED = 2**26  # bytes
 _REPLACED = {*LIMIT_FIELDS, "stream_options"}  # fields of a request that are not sent as they are
 
@@ -109,7 +109,6 @@ class OpenAIBackend(AsyncContext):
         self._timeout, self._stall_timeout = timeout, stall_timeout
         self._limit_field, self._continues = limit_field, continues
         self._requests_usage = True
-        self._late = 0  # streams in a row that did not end soon after their last event
         self._violation = ""
         self._density = Density()
         key = (api_key or "").strip() or os.environ.get("OPENAI_API_KEY", "").strip() or "none"
@@ -152,7 +151,7 @@ class OpenAIBackend(AsyncContext):
                 try:
                     return mapping(parse_json(await Body(response, _MAX_FETCHED).all()))
                 finally:
-                    response.close()
+                    self._client.release(response)
         except Exception as error:
             raise failure(error, body) from None
 
@@ -201,13 +200,13 @@ class OpenAIBackend(AsyncContext):
                         if not isinstance(found, dict) or "choices" not in found:
                             raise NoCompletion(response.content_type)
                         answer.add(found)
+                        await self._client.finish(response)
                     elif await self._read_stream(first, body, EventParser(bounds.event), answer, clock):
-                        if self._late < _MAX_LATE:  # worth waiting for: the connection can be used again
-                            self._late = 0 if await finish(response) else self._late + 1
+                        await self._client.finish(response)
                     elif first and response.content_type != "text/event-stream" and b'"choices"' not in first:
                         raise NoCompletion(response.content_type)
                 finally:
-                    response.close()
+                    self._client.release(response)
         except Exception as error:  # aiohttp and the parsers raise many kinds for bytes that are not an answer
             silence = "stopped within its answer" if answer.pieces else "did not answer in time"
             return failure(error, request, silence=silence)
@@ -235,7 +234,7 @@ class OpenAIBackend(AsyncContext):
         path = "/chat/completions" if "messages" in request else "/completions"
         if self._requests_usage:
             try:
-                return await self._client.post(path, {**request, "stream_options": {"include_usage": True}})
+                return await self._client.post(path, {**request, **_USAGE}, watch=True)
             except StatusError as error:
                 if error.status not in (400, 422) or "stream_options" not in error.content:
                     raise
@@ -243,7 +242,7 @@ class OpenAIBackend(AsyncContext):
                 if error.generated or checked_after_generating(request):
                     raise
             # This refusal generated nothing: asking again is still the same attempt.
-        return await self._client.post(path, request)
+        return await self._client.post(path, request, watch=True)
 
     async def _continue(self, body: Mapping[str, Any], limit: int, first: Completion | None, suffix: str) -> Completion:
         """The next part, after `first` and the suffix."""
