@@ -9,7 +9,7 @@ from typing import Any
 
 from shadowprice.accounts.sqlite import Ledger
 from shadowprice.backends.base import LANDING, Backend
-from shadowprice.engine.executor import Progress, execute
+from shadowprice.engine.executor import USUAL, Progress, Tolerance, execute
 from shadowprice.engine.fixed import Ages, Fixed
 from shadowprice.errors import InputError
 from shadowprice.formats.questions import Question
@@ -69,6 +69,7 @@ async def collect(
     max_tokens: int,
     probe: Ages | None = None,
     concurrency: int = 8,
+    tolerance: Tolerance = USUAL,
     progress: Progress | None = None,
     on_event: Callable[[Progress], None] = lambda progress: None,
 ) -> Progress:
@@ -86,7 +87,15 @@ async def collect(
         progress.outcomes[result.outcome] += 1
         scheduler.restore(place[name], result)
     scheduler.charged(charged_before(ledger, place))
-    return await execute(scheduler, ledger, backend, concurrency=concurrency, progress=progress, on_event=on_event)
+    return await execute(
+        scheduler,
+        ledger,
+        backend,
+        concurrency=concurrency,
+        tolerance=tolerance,
+        progress=progress,
+        on_event=on_event,
+    )
 
 
 def graded(

@@ -25,7 +25,7 @@ from shadowprice.accounts.sqlite import Ledger
 from shadowprice.backends.base import Backend
 from shadowprice.cost import TOKENS, Rates, parse_budget
 from shadowprice.engine import Settings, make_scheduler
-from shadowprice.engine.executor import Progress, Tolerance, execute
+from shadowprice.engine.executor import USUAL, Progress, Tolerance, execute
 from shadowprice.engine.scheduler import Round, Scheduler
 from shadowprice.errors import InputError
 from shadowprice.forecast import Predictor, default, predict_all
@@ -52,6 +52,7 @@ class Summary:
     beyond_grants: int  # units generated above grants, whether the budget covers them or not
     usage: Usage
     rounds: list[Round]
+    causes: dict[str, int]  # of failures, the most frequent first, and how many requests failed by each
     flags: dict[str, int]  # what was wrong with the server, and how often
     stopped: str  # why the run stopped early; empty if it did not
 
@@ -187,7 +188,7 @@ class Run:
         *,
         on_result: Callable[[Result], None] = lambda result: None,
         on_event: Callable[[Progress], None] = lambda progress: None,
-        tolerance: Tolerance = Tolerance(),
+        tolerance: Tolerance = USUAL,
     ) -> Summary:
         """Runs to the end. `on_result` is given the result of each request, `on_event` the progress.
 
@@ -265,6 +266,7 @@ class Run:
             beyond_grants=self.ledger.beyond_grants,
             usage=self.ledger.usage,
             rounds=list(self._rounds),
+            causes=causes_of(results),
             flags=dict(flags),
             stopped=self.progress.stopped,
         )
@@ -351,6 +353,12 @@ class Run:
             return Ledger.in_memory(most)
         path = self.folder.path / "teacher.sqlite"
         return Ledger.reopen(path) if path.exists() else Ledger.create(path, most)
+
+
+def causes_of(results: Iterable[Result]) -> dict[str, int]:
+    """The causes of failures, the most frequent first, and how many requests failed by each."""
+    failures = (result.failure for result in results if result.outcome == "failed" and result.failure)
+    return dict(Counter(failure.details.get("cause", failure.message) for failure in failures).most_common())
 
 
 def charged_before(ledger: Ledger, place: Mapping[str, int]) -> dict[int, int]:

@@ -6,12 +6,12 @@ import argparse
 import json
 import os
 import sys
-from collections import Counter
 from typing import TYPE_CHECKING
 
 from shadowprice.cli.common import DONE, EXHAUSTED, count, refuse_same_file
 from shadowprice.cli.live import make_backend, run_to_end, show_progress
 from shadowprice.cli.options import EXIT, Commands, add_command, add_model
+from shadowprice.cli.tolerance import add_tolerance, tolerance
 from shadowprice.errors import InputError
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ def add(commands: Commands) -> None:
     command.add_argument("--json", action="store_true", help="print the summary as JSON")
     command.add_argument("--quiet", action="store_true", help="no progress")
     add_model(command)
+    add_tolerance(command)
     command.set_defaults(command=collect)
 
 
@@ -73,11 +74,13 @@ def collect(options: argparse.Namespace) -> int:
     from shadowprice.formats.results import parse_result
     from shadowprice.formats.traces import write_traces
     from shadowprice.run_folder import RunFolder
+    from shadowprice.runs import causes_of
 
     if min(options.samples, options.max_tokens, options.concurrency) < 1 or options.temperature < 0:
         raise InputError(
             "--samples, --max-tokens and --concurrency start at 1, --temperature at 0", fix="fix the number"
         )
+    endures = tolerance(options)
     refuse_same_file(input=options.file, out=options.out)
     questions, identity = _questions(options)
     collecting.check_programs(questions)
@@ -111,6 +114,7 @@ def collect(options: argparse.Namespace) -> int:
                 max_tokens=options.max_tokens,
                 probe=probe,
                 concurrency=options.concurrency,
+                tolerance=endures,
                 progress=progress,
                 on_event=on_event,
             ),
@@ -141,9 +145,8 @@ def collect(options: argparse.Namespace) -> int:
         share = f"{100 * correct / len(traces):.1f}% correct" if traces else "none correct"
         print(f"{count(len(traces), 'trace')} -> {options.out}: {share}, {cut:,} cut at the cap", end="")
         print(f", {summary['tokens']:,} tokens; {summary['failed']:,} failed")
-    causes = Counter(each.failure.message for each in failures if each.outcome == "failed" and each.failure)
-    for message, times in causes.most_common(3):
-        print(f"warning: {times:,} failed: {message} (--resume tries again)", file=sys.stderr)
+    for cause, times in causes_of(failures).items():
+        print(f"warning: {times:,} failed: {cause} (--resume tries again)", file=sys.stderr)
     if progress.stopped:
         print(f"warning: {progress.stopped}; nothing more was sent to it (--resume continues)", file=sys.stderr)
     return EXHAUSTED if summary["failed"] else DONE

@@ -23,6 +23,7 @@ from shadowprice.cli.common import (
 )
 from shadowprice.cli.live import make_backend, run_to_end, show_progress
 from shadowprice.cli.options import EXIT, POLICIES, Commands, add_command, add_market, add_model
+from shadowprice.cli.tolerance import add_tolerance, tolerance
 from shadowprice.errors import InputError
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ def add(commands: Commands) -> None:
     )
     add_market(command, policy="expected, and index with --accounting metered")
     add_model(command)
+    add_tolerance(command)
     command.add_argument("--out", metavar="FILE", help="answers (default: IN.answers.jsonl)")
     command.add_argument(
         "--accounting",
@@ -116,7 +118,7 @@ def run(options: argparse.Namespace) -> int:
     from shadowprice.cost import show, show_spent
 
     out, errors = outputs(options, "answers")
-    settings = _settings(options)
+    settings, endures = _settings(options), tolerance(options)
     teacher = _teacher(options)
     with ExitStack() as stack:
         source = options.file if os.path.isfile(options.file) else stack.enter_context(copied(options.file))
@@ -125,7 +127,9 @@ def run(options: argparse.Namespace) -> int:
         backend = make_backend(options, cache=settings["accounting"] == "metered")
         with _make_run(options, requests, backend, teacher, folder, settings) as run:
             with show_progress(len(run.requests), run.settings.rates, quiet=options.quiet) as on_event:
-                summary = run_to_end(lambda: run.execute(on_event=on_event), run.progress, [backend, teacher], folder)
+                summary = run_to_end(
+                    lambda: run.execute(on_event=on_event, tolerance=endures), run.progress, [backend, teacher], folder
+                )
             run.write(
                 standard_output() if out == "-" else out,
                 standard_output() if errors == "-" else errors,
@@ -148,6 +152,7 @@ def run(options: argparse.Namespace) -> int:
             f"{summary.count('not_sent'):,} not sent -> {errors}",
             f"  spent      {show_spent(summary.spent, summary.budget, rates)}; the account is in {folder}",
         ]
+        rows += [f"  failed     {count(times, 'request')}: {cause}" for cause, times in summary.causes.items()]
         if teaching:
             rows.append(f"  teacher    {_in_words(teaching)}")
         if summary.correct is not None:
@@ -240,13 +245,15 @@ def _warnings(summary: Summary, rates: Rates) -> Iterator[str]:
 
     for flag, times in summary.flags.items():
         yield f"server violation: {flag} {times:,} times"
-    if summary.flags.get("limit_ignored") or summary.stopped:
-        excess = f"the budget was exceeded by {show(summary.overspent, rates)}"
-        held = excess if summary.overspent else "the budget still holds"
-        yield f"{show(summary.beyond_grants, rates)} beyond what was granted; {held}"
+    if summary.beyond_grants:
+        generated = show(summary.spent + summary.overspent, rates)
+        yield (
+            f"at least {generated} generated, {summary.overspent:,} of them beyond the budget; "
+            "the server's own count is unknown"
+        )
     if summary.stopped:
-        way_out = "an older server may obey --limit-field max_tokens; --resume continues"
-        yield f"{summary.stopped}; nothing more was sent to it ({way_out})"
+        way_out = "an older server may obey --limit-field max_tokens; " if summary.flags.get("limit_ignored") else ""
+        yield f"{summary.stopped}; nothing more was sent ({way_out}--resume continues)"
 
 
 def _in_words(teacher: dict[str, Any]) -> str:
