@@ -1,8 +1,9 @@
 """Loads a candidate program, runs its tests on it, and reports. Runs alone, inside the box.
 
-The token is written only after the last test: a program that exits early, in any way, never passes.
-The program shares the interpreter with this code, so one that searches the stack frames for the token
-can find it; nothing here prevents that.
+The token that stands for a pass is written only after the last test: a program that exits early, in any
+way, never passes. It is not in this process before that, so searching memory and stack frames finds
+nothing. But the program shares the interpreter with this code: one that knows how this file works can do
+what it does.
 """
 
 from __future__ import annotations
@@ -51,11 +52,10 @@ def _forbid(work: str) -> None:
     sys.addaudithook(hook)
 
 
-def _use(*folders: str) -> None:
+def _use(folder: str) -> None:
     """Packages of an environment replace the interpreter's own, which may be of other versions."""
-    readable = [folder for folder in folders if os.access(folder, os.R_OK | os.X_OK)]
-    if readable:
-        sys.path[:] = [p for p in sys.path if os.path.basename(p) not in ("site-packages", "dist-packages")] + readable
+    if os.access(folder, os.R_OK | os.X_OK):
+        sys.path[:] = [p for p in sys.path if os.path.basename(p) not in ("site-packages", "dist-packages")] + [folder]
 
 
 def _import_ahead(tests: str) -> None:
@@ -92,13 +92,13 @@ def main() -> None:
     os.close(nothing)
     # Local names for what is needed after the program ran: it may replace the global ones.
     run: Callable[..., None] = exec
-    write, leave, describe, token, entry = os.write, os._exit, _description, job["token"].encode(), job["entry_point"]
+    read, write, leave, describe, entry = os.read, os.write, os._exit, _description, job["entry_point"]
     tests = compile(job["tests"], "<tests>", "exec", dont_inherit=True)
     module = types.ModuleType("candidate")  # not __main__: code under `if __name__ == "__main__"` does not run
     sys.modules["candidate"] = module
     if job["packages"]:
-        _use(job["packages_folder"], job["packages"])
-    if job["level"] != "namespaces":
+        _use(job["packages"])
+    if job["level"] == "process":
         _import_ahead(job["tests"])
         _forbid(os.path.realpath(job["work"]))
     programs = job.pop("programs")
@@ -111,7 +111,7 @@ def main() -> None:
         run(tests, names)
         if entry:
             names["check"](module.__dict__[entry])
-        verdict = token
+        verdict = read(4, 100)
     except BaseException as error:
         verdict = describe(error).encode(errors="replace")
     write(3, verdict)
