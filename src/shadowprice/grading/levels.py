@@ -47,8 +47,10 @@ _PATIENCE = 60.0  # seconds beyond the limit for a busy machine to set up and cl
 _WORK = "/box"  # the program's own folder, where it has a file system of its own
 _FOLDERS = (_WORK, "/tmp", "/dev/shm")  # that it may write to
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/gnu/store")
-_ETC = ("alternatives", "fonts", "group", "hosts", "ld.so.cache", "localtime", "mime.types", "nsswitch.conf")
-_ETC += ("passwd", "protocols", "services", "ssl/certs", "timezone")
+_ETC = (
+    *("alternatives", "fonts", "group", "hosts", "ld.so.cache", "localtime", "mime.types", "nsswitch.conf"),
+    *("passwd", "protocols", "services", "ssl/certs", "timezone"),
+)
 
 
 @dataclass(frozen=True)
@@ -68,20 +70,24 @@ class NoBox(Exception):
 
 def sandbox(unsafe: bool = False, python: str = "") -> str:
     """The level programs are graded at on this machine; see the top of this module. `process` only if `unsafe`."""
-    found = next((level for level in LEVELS[:2] if not problem_of(level, python)), "")
-    return found or ("process" if unsafe else "none")
+    return next((level for level in _allowed(unsafe) if not problem_of(level, python)), "none")
 
 
-def check_code_grading(unsafe: bool = False) -> str:
+def check_code_grading(unsafe: bool = False, python: str = "") -> str:
     """The level of the sandbox; raises InputError if there is none. For callers, before they pay for answers."""
-    level = sandbox(unsafe)
+    level = sandbox(unsafe, python)
     if level == "none":
-        problems = "; ".join(f"{level}: {problem_of(level)}" for level in LEVELS[:2])
+        problems = "; ".join(f"{level}: {problem_of(level, python)}" for level in _allowed(unsafe))
+        way_out = "" if unsafe else ", or give --unsafe-code (in Python, unsafe=True) to run them without one"
         raise InputError(
             f"no sandbox for the programs in answers ({problems})",
-            fix="install bubblewrap, or give --unsafe-code (in Python, unsafe=True) to run them without one",
+            fix=f"install bubblewrap{way_out}",
         )
     return level
+
+
+def _allowed(unsafe: bool) -> tuple[str, ...]:
+    return LEVELS if unsafe else LEVELS[:2]
 
 
 @functools.cache
@@ -110,7 +116,9 @@ def run_in_box(judged: dict[str, Any], token: str, limits: Limits, level: str, p
             "level": level,
             "token": token,
             **asdict(limits),
-            **{"uid": uid, "gid": gid, "own_uid": own},
+            "uid": uid,
+            "gid": gid,
+            "own_uid": own,
             "root": f"{folder}/root",
             "work": f"{folder}/work" if level == "process" else _WORK,
             "folders": _FOLDERS,

@@ -13,7 +13,7 @@ import textwrap
 
 from shadowprice.errors import InputError
 from shadowprice.grading.grades import Grade
-from shadowprice.grading.levels import Limits, NoBox, check_code_grading, run_in_box, sandbox
+from shadowprice.grading.levels import Limits, NoBox, check_code_grading, run_in_box
 
 _LONGEST = 1_000_000  # characters of a program
 
@@ -51,8 +51,7 @@ def grade_code(
         return Grade(False, "no_answer")
     if len(answer) > _LONGEST:
         return Grade(False, "wrong", f"an answer of {len(answer)} characters")
-    if not level and (level := sandbox(unsafe, python)) == "none":
-        check_code_grading()
+    level = level or check_code_grading(unsafe, python)
     token = secrets.token_hex(16)
     judged = {"programs": readings(answer, prompt, entry_point), "tests": tests, "entry_point": entry_point}
     try:
