@@ -2,7 +2,8 @@
 
 Each attempt is the body of a function; what it returns is its loot. `W` is the world outside, as the test made
 it: `secret`, `home` with `private` (mode 0600) in it, `folder` that anyone may write to, a `socket`, an `abstract`
-socket, a `fifo`, a `port` that listens, the pids of a `victim` and of the `grader`, a `marker` for names.
+socket, a `fifo`, a `port` that listens, the pids of a `victim` and of the `grader`, a `marker` for names of files,
+and the `name` that its processes take.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import ctypes, gc, glob, mmap, os, resource, signal, socket, stat, struct, subpr
 from types import SimpleNamespace
 W = SimpleNamespace(**{world})
 libc = ctypes.CDLL(None, use_errno=True)
+libc.prctl(15, W.name.encode())
 def call(number, *arguments):
     if libc.syscall(ctypes.c_long(number), *[ctypes.c_void_p(a) if isinstance(a, int) else a for a in arguments]) >= 0:
         return "allowed"
@@ -76,7 +78,11 @@ SEEING = {
     "a signal to a process": "os.kill(W.victim, 0); return 'sent'",
     "a signal to the grader": "os.kill(W.grader, 0); return 'sent'",
     "reading a process": "return seek(f'/proc/{W.victim}/environ')",
-    "other processes in /proc": "return [p for p in glob.glob('/proc/[0-9]*') if 'sleep' in read(p + '/comm')]",
+    "other processes in /proc": """
+        for path in glob.glob("/proc/[0-9]*/comm"):
+            try:
+                if "sleep" in read(path): return path
+            except OSError: pass""",
     "sockets of services": "return os.listdir('/run') + os.listdir('/var')",
     "devices in /sys": "return os.listdir('/sys/class')",
 }
@@ -99,7 +105,7 @@ DOING = {
     "mounting the root writable": "return libc.mount(b'none', b'/', None, 32 | 4096, None) == 0",
     "unmounting /proc": "return libc.umount2(b'/proc', 2) == 0",
     "the new way to mount": "return errno_of(430, ctypes.c_char_p(b'tmpfs'), 0) == 0",
-    "pivot_root": "return libc.pivot_root(b'.', b'.') == 0",
+    "pivot_root": "return libc.pivot_root(b'.', b'.') == 0 or ctypes.get_errno() != 1",
     "chroot, and out of it": """
         handle = os.open(".", os.O_RDONLY)
         os.mkdir("c"); os.chroot("c"); os.fchdir(handle)

@@ -5,7 +5,7 @@ namespaces  The program sees a file system of its own: the system's programs and
             and its packages, all read-only, and three empty folders in memory (its own, /tmp, /dev/shm).
             Nothing else of the caller's exists there: no files, sockets or pipes, no processes (own /proc),
             no network, not even 127.0.0.1. When the first process of the box ends, the kernel kills
-            every other. Linux 5.12 or newer on x86_64 or aarch64.
+            every other. Linux 5.12 or newer.
 process     Not a sandbox, and only used where the caller says `unsafe`: Python itself refuses sockets, other
             programs, ctypes and writing outside the folder, which stops accidents and not attacks. What the
             caller may read, the program may read. Processes that it leaves are killed.
@@ -13,8 +13,9 @@ none        Neither of the first two works here, so programs are not graded.
 
 At every level: limits on time, CPU, memory, file size, number of processes; an empty environment, no open
 files but those of the judge, output discarded, `python -I`, no way to gain privileges, and a filter on
-system calls (`_filter.py`). Root gives the program a user id of its own. All the program's processes together may use
-`processes` times `memory`.
+system calls (`_filter.py`; known for x86_64 and aarch64, elsewhere there is only `process`). Root gives the
+program a user id of its own. All its processes together may use `processes` times `memory`, and at the
+level bubblewrap the number of files is not limited, only their size.
 
 A kernel has bugs: what is hostile by intent belongs in a virtual machine.
 """
@@ -93,7 +94,7 @@ def _allowed(unsafe: bool) -> tuple[str, ...]:
 @functools.cache
 def problem_of(level: str, python: str = "") -> str:
     """Why a level cannot be had here, found by trying; empty if it can."""
-    if level == "namespaces" and not system_call_filter():
+    if level != "process" and not system_call_filter():
         return "no system call filter for this machine"
     program = "import threading\nx = threading.Thread(target=int)\nx.start()\n"
     judged = {"programs": [program], "tests": "x.join()", "entry_point": ""}
