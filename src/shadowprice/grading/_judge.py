@@ -19,17 +19,17 @@ from typing import Any
 
 
 def _forbid(work: str) -> None:
-    """The weaker measure where the kernel grants no namespaces: an audit hook, so that Python itself refuses.
+    """Instead of a sandbox, at the level process: an audit hook, so that Python itself refuses.
 
-    No sockets, no other programs, no foreign code, no reading of other processes, no writing outside the
-    folder. It does not hold C code.
+    No sockets, no other programs, no foreign code, no reading of other processes nor signals to them, no
+    writing outside the folder. It stops accidents: there are ways around it.
     """
-    refused = ("socket.", "ctypes.", "subprocess.", "os.system", "os.exec", "os.posix_spawn", "os.spawn")
+    refused = ("socket.", "ctypes.", "subprocess.", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.killpg")
     folders = ("os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.link", "os.symlink", "shutil.")
     files = ("os.truncate", "os.chmod", "os.chown", "os.utime")
     within = work + os.sep
     writing = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-    real, decode = os.path.realpath, os.fsdecode
+    real, decode, session, session_of = os.path.realpath, os.fsdecode, os.getsid(0), os.getsid
 
     def inside(path: Any) -> bool:
         return not isinstance(path, str | bytes) or (real(decode(path)) + os.sep).startswith(within)
@@ -37,6 +37,8 @@ def _forbid(work: str) -> None:
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         if event.startswith(refused):
             raise PermissionError(f"{event} is not allowed here")
+        if event == "os.kill" and (arguments[0] <= 0 or session_of(arguments[0]) != session):
+            raise PermissionError(f"process {arguments[0]} is not one of this program")  # -1 is every process
         if event == "open":
             path, mode, flags = arguments
             opened_to_write = any(c in mode for c in "wax+") if isinstance(mode, str) else flags & writing
