@@ -33,7 +33,7 @@ from shadowprice.formats.batch import as_batch, parse_batch, read_batch
 from shadowprice.formats.files import Target, replacing
 from shadowprice.formats.questions import Gold
 from shadowprice.formats.results import ESTIMATE, parse_chunk, parse_result
-from shadowprice.grading import grade
+from shadowprice.grading import check_code_grading, grade
 from shadowprice.run_folder import RunFolder
 from shadowprice.tale import ASKS, LIMIT, ask, estimates_in, with_estimates
 from shadowprice.types import Completion, Forecast, Request, Result, Usage
@@ -55,6 +55,7 @@ class Summary:
     causes: dict[str, int]  # of failures, the most frequent first, and how many requests failed by each
     flags: dict[str, int]  # what was wrong with the server, and how often
     stopped: str  # why the run stopped early; empty if it did not
+    sandbox: str = ""  # the level that programs in answers were run at; empty if none were
 
     @property
     def price(self) -> float | None:
@@ -73,6 +74,7 @@ class Run:
     folder      where the run is kept; None: in memory
     forecaster  None: the one that the package ships
     gold        correct answer and grader, by request id: answers are graded as they arrive
+    unsafe_code run programs to grade them even where there is no sandbox; otherwise InputError is raised
     teacher     policy tale: the model that estimates; None: the backend, paid from the budget
     resume      None: resume if the folder exists; True: it must exist; False: it must not
     settings    fields of `engine.Settings`: policy, accounting, max_tokens, reclaim, samples, concurrency, ...
@@ -88,6 +90,7 @@ class Run:
         forecaster: Predictor | None = None,
         forecaster_name: str = "",
         gold: Gold | None = None,
+        unsafe_code: bool = False,
         teacher: Backend | None = None,
         resume: bool | None = None,
         rates: Rates = TOKENS,
@@ -104,6 +107,7 @@ class Run:
         self.settings = Settings(rates=rates, **settings)
         self.settings.check()
         self.backend, self.teacher, self.gold = backend, teacher, gold
+        self.unsafe_code, self.sandbox = unsafe_code, check_gold(gold, unsafe_code=unsafe_code)
         self.budget = parse_budget(budget, len(self.requests), rates)
         self.progress = Progress(self.budget)
         self.teaching: dict[str, Any] | None = None  # a summary of the teacher's estimates
@@ -121,6 +125,8 @@ class Run:
         }
         self.folder = RunFolder.open(folder, self.budget, asked, resume) if folder is not None else None
         self.ledger = self.folder.ledger if self.folder else Ledger.in_memory(self.budget)
+        if self.folder and self.sandbox:  # a run that is resumed elsewhere may have had several
+            self.folder.save(sandboxes=sorted({*self.folder.manifest.get("sandboxes", []), self.sandbox}))
 
     @property
     def price(self) -> float | None:
@@ -269,6 +275,7 @@ class Run:
             causes=causes_of(results),
             flags=dict(flags),
             stopped=self.progress.stopped,
+            sandbox=self.sandbox,
         )
 
     def write(self, out: Target, errors: Target) -> None:
@@ -322,7 +329,8 @@ class Run:
         if id not in self.gold:
             return None
         correct, grader = self.gold[id]
-        return grade(grader, answer.text, correct, truncated=answer.finish == "length").correct
+        options = {"unsafe": self.unsafe_code} if grader == "code" else {}
+        return grade(grader, answer.text, correct, truncated=answer.finish == "length", **options).correct
 
     async def _taught(self, forecast: Forecast, on_event: Callable[[Progress], None], tolerance: Tolerance) -> Forecast:
         """Asks the teacher. If it is the model that answers, it is paid from the budget, with at most half of it."""
@@ -386,6 +394,12 @@ def requests_from(
     if made:
         return made
     return [line.request for line in parse_batch(as_batch(plain), label or "requests")]
+
+
+def check_gold(gold: Gold | None, *, unsafe_code: bool = False) -> str:
+    """The level of the sandbox that programs will be graded in, empty if there are none; InputError without one."""
+    programs = any(grader == "code" for _, grader in (gold or {}).values())
+    return check_code_grading(unsafe_code) if programs else ""
 
 
 def refuse_unbounded_prompts(requests: Sequence[Request]) -> None:

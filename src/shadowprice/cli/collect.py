@@ -8,9 +8,9 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from shadowprice.cli.common import DONE, EXHAUSTED, count, refuse_same_file
+from shadowprice.cli.common import DONE, EXHAUSTED, count, refuse_same_file, where_programs_ran
 from shadowprice.cli.live import make_backend, run_to_end, show_progress
-from shadowprice.cli.options import EXIT, Commands, add_command, add_model
+from shadowprice.cli.options import EXIT, Commands, add_command, add_model, add_unsafe_code
 from shadowprice.cli.tolerance import add_tolerance, tolerance
 from shadowprice.errors import InputError
 
@@ -59,6 +59,7 @@ def add(commands: Commands) -> None:
             "%", "%%"
         ),
     )
+    add_unsafe_code(command)
     command.add_argument("--json", action="store_true", help="print the summary as JSON")
     command.add_argument("--quiet", action="store_true", help="no progress")
     add_model(command)
@@ -83,7 +84,7 @@ def collect(options: argparse.Namespace) -> int:
     endures = tolerance(options)
     refuse_same_file(input=options.file, out=options.out)
     questions, identity = _questions(options)
-    collecting.check_programs(questions)
+    sandbox = collecting.check_programs(questions, unsafe_code=options.unsafe_code)
     template = collecting.read_template(options.prompt_template)
     probe = Ages.parse(options.probe) if options.probe else None
     if probe and options.local is None:
@@ -131,25 +132,26 @@ def collect(options: argparse.Namespace) -> int:
                 max_tokens=options.max_tokens,
                 model=backend.model,
                 template=template,
+                unsafe_code=options.unsafe_code,
             )
         )
         write_traces(options.out, traces)
-        folder.save(done=not progress.stopped)
+        folder.save(done=not progress.stopped, sandboxes=[sandbox] if sandbox else [])
         failures = [parse_result(line) for _, line in folder.ledger.notes()]
     correct, cut = sum(bool(t.correct) for t in traces), sum(t.truncated for t in traces)
-    summary = {"traces": len(traces), "failed": len(requests) - len(traces), "correct": correct, "truncated": cut}
-    summary["tokens"] = sum(t.tokens for t in traces)
+    tokens, failed = sum(t.tokens for t in traces), len(requests) - len(traces)
     if options.json:
-        print(json.dumps(summary, indent=2))
+        summary = {"traces": len(traces), "failed": failed, "correct": correct, "truncated": cut, "tokens": tokens}
+        print(json.dumps({**summary, "sandbox": sandbox} if sandbox else summary, indent=2))
     else:
         share = f"{100 * correct / len(traces):.1f}% correct" if traces else "none correct"
         print(f"{count(len(traces), 'trace')} -> {options.out}: {share}, {cut:,} cut at the cap", end="")
-        print(f", {summary['tokens']:,} tokens; {summary['failed']:,} failed")
+        print(f", {tokens:,} tokens; {failed:,} failed{where_programs_ran(sandbox)}")
     for cause, times in causes_of(failures).items():
         print(f"warning: {times:,} failed: {cause} (--resume tries again)", file=sys.stderr)
     if progress.stopped:
         print(f"warning: {progress.stopped}; nothing more was sent to it (--resume continues)", file=sys.stderr)
-    return EXHAUSTED if summary["failed"] else DONE
+    return EXHAUSTED if failed else DONE
 
 
 def _questions(options: argparse.Namespace) -> tuple[list[Question], str]:

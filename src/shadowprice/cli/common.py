@@ -101,3 +101,10 @@ def option(text: str) -> tuple[str, Any]:
 def count(number: int, noun: str) -> str:
     plural = noun[:-1] + "ies" if noun.endswith("y") else noun + "s"
     return f"{number:,} {noun if number == 1 else plural}"
+
+
+def where_programs_ran(sandbox: str) -> str:
+    """The end of a line about grades: the level of the sandbox; empty if no programs were graded."""
+    if not sandbox:
+        return ""
+    return "; programs ran without a sandbox" if sandbox == "process" else f"; programs ran in the sandbox {sandbox}"

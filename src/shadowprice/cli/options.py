@@ -65,6 +65,14 @@ def add_limit_field(command: argparse.ArgumentParser) -> None:
     )
 
 
+def add_unsafe_code(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--unsafe-code",
+        action="store_true",
+        help="grader code: run programs even where there is no sandbox, with all that you may read and do",
+    )
+
+
 def add_model(command: argparse.ArgumentParser) -> None:
     where = command.add_mutually_exclusive_group(required=True)
     where.add_argument("--base-url", metavar="URL", help="an OpenAI-compatible server; the key is $OPENAI_API_KEY")

@@ -20,9 +20,10 @@ from shadowprice.cli.common import (
     option,
     outputs,
     standard_output,
+    where_programs_ran,
 )
 from shadowprice.cli.live import make_backend, run_to_end, show_progress
-from shadowprice.cli.options import EXIT, POLICIES, Commands, add_command, add_market, add_model
+from shadowprice.cli.options import EXIT, POLICIES, Commands, add_command, add_market, add_model, add_unsafe_code
 from shadowprice.cli.tolerance import add_tolerance, tolerance
 from shadowprice.errors import InputError
 
@@ -98,6 +99,7 @@ def add(commands: Commands) -> None:
         metavar="FILE",
         help="JSONL of custom_id, gold, grader: answers are graded, and a correct sample stops the rest",
     )
+    add_unsafe_code(command)
     command.add_argument(
         "--rates",
         metavar="IN,OUT",
@@ -123,7 +125,9 @@ def run(options: argparse.Namespace) -> int:
     with ExitStack() as stack:
         source = options.file if os.path.isfile(options.file) else stack.enter_context(copied(options.file))
         folder = options.run_folder or ("requests.run" if out == "-" else f"{out}.run")
-        requests = _requests(options, source, folder, settings)  # before a model is fetched or started
+        # Before a model is fetched or started:
+        requests = _requests(options, source, folder, settings)
+        settings |= _gold(options)
         backend = make_backend(options, cache=settings["accounting"] == "metered")
         with _make_run(options, requests, backend, teacher, folder, settings) as run:
             with show_progress(len(run.requests), run.settings.rates, quiet=options.quiet) as on_event:
@@ -156,7 +160,7 @@ def run(options: argparse.Namespace) -> int:
         if teaching:
             rows.append(f"  teacher    {_in_words(teaching)}")
         if summary.correct is not None:
-            rows.append(f"  correct    {summary.correct:,}")
+            rows.append(f"  correct    {summary.correct:,}{where_programs_ran(summary.sandbox)}")
         print("\n".join(rows), file=talk)
     for warning in _warnings(summary, rates):
         print(f"warning: {warning}", file=sys.stderr)
@@ -183,7 +187,6 @@ def _make_run(
     folder: str,
     settings: dict[str, Any],
 ) -> Run:
-    from shadowprice.formats.questions import read_gold
     from shadowprice.runs import Run
 
     predictor, name = forecaster(options)
@@ -194,12 +197,21 @@ def _make_run(
         folder=folder,
         forecaster=predictor,
         forecaster_name=name,
-        gold=read_gold(options.gold) if options.gold else None,
         teacher=teacher,
         resume=options.resume,
         concurrency=options.concurrency,
         **settings,
     )
+
+
+def _gold(options: argparse.Namespace) -> dict[str, Any]:
+    """What answers are graded by; refuses programs where they cannot be run safely."""
+    from shadowprice.formats.questions import read_gold
+    from shadowprice.runs import check_gold
+
+    gold = read_gold(options.gold) if options.gold else None
+    check_gold(gold, unsafe_code=options.unsafe_code)
+    return {"gold": gold, "unsafe_code": options.unsafe_code}
 
 
 def _settings(options: argparse.Namespace) -> dict[str, Any]:

@@ -54,6 +54,7 @@ class RunData:
     stopped: str  # why nothing more was sent
     violations: Counter[str]  # what servers did against their limits, by requests
     settings: Sequence[tuple[str, Any]]
+    sandboxes: Sequence[str]  # levels that programs in answers were run at
 
     @property
     def answered(self) -> int:
@@ -101,6 +102,7 @@ def read_run(folder: Path) -> RunData:
         stopped=str(account.summary.get("stopped") or "") if done else "",
         violations=Counter(flag for view in views for flag in view.flags),
         settings=_settings(account, asked),
+        sandboxes=account.manifest.get("sandboxes") or (),
     )
 
 
@@ -125,6 +127,7 @@ def _settings(account: Account, asked: Mapping[str, Any]) -> list[tuple[str, Any
             for name, value in asked.items()
             if name != "rates"
         ),
+        ("programs ran in", ", ".join(account.manifest.get("sandboxes") or ())),
         ("shadowprice", account.manifest.get("shadowprice")),
     ]
 
