@@ -49,6 +49,8 @@ class RunFolder:
         """
         if os.path.lexists(path) if resume is None else resume:
             return cls.resume(path, budget, asked, accept_loss=accept_loss)
+        if accept_loss:
+            raise InputError("is a new run, without a loss to accept", path=path, fix="add --resume")
         return cls.create(path, budget, asked)
 
     @classmethod

@@ -74,6 +74,7 @@ class Run:
     gold        correct answer and grader, by request id: answers are graded as they arrive
     teacher     policy tale: the model that estimates; None: the backend, paid from the budget
     resume      None: resume if the folder exists; True: it must exist; False: it must not
+    accept_loss  go on with what is valid of a damaged ledger, and charge what may have been used
     settings    fields of `engine.Settings`: policy, accounting, max_tokens, reclaim, samples, concurrency, ...
     """
 
@@ -89,6 +90,7 @@ class Run:
         gold: Gold | None = None,
         teacher: Backend | None = None,
         resume: bool | None = None,
+        accept_loss: bool = False,
         rates: Rates = TOKENS,
         **settings: Any,
     ) -> None:
@@ -118,7 +120,10 @@ class Run:
             "teacher": {"model": teacher.model} if teacher else None,
             **{name: value for name, value in asdict(self.settings).items() if name not in ("concurrency", "attempts")},
         }
-        self.folder = RunFolder.open(folder, self.budget, asked, resume) if folder is not None else None
+        self._accept_loss = accept_loss
+        self.folder = None
+        if folder is not None:
+            self.folder = RunFolder.open(folder, self.budget, asked, resume, accept_loss=accept_loss)
         self.ledger = self.folder.ledger if self.folder else Ledger.in_memory(self.budget)
 
     @property
@@ -350,7 +355,7 @@ class Run:
         if self.folder is None:
             return Ledger.in_memory(most)
         path = self.folder.path / "teacher.sqlite"
-        return Ledger.reopen(path) if path.exists() else Ledger.create(path, most)
+        return Ledger.reopen(path, accept_loss=self._accept_loss) if path.exists() else Ledger.create(path, most)
 
 
 def charged_before(ledger: Ledger, place: Mapping[str, int]) -> dict[int, int]:

@@ -192,6 +192,7 @@ def _make_run(
         gold=read_gold(options.gold) if options.gold else None,
         teacher=teacher,
         resume=options.resume,
+        accept_loss=options.accept_loss,
         concurrency=options.concurrency,
         **settings,
     )
