@@ -319,7 +319,7 @@ class TestFailingWrites:
     def test_a_full_disk_closes_the_ledger_and_the_open_attempt_is_charged_in_full(self, ledger, path):
         reservation = ledger.reserve("a", 60)
         ledger._store._db.execute("PRAGMA max_page_count = 1")
-        with pytest.raises(LedgerError, match=r"no space left: [\d,]+ bytes free on the device of .* \(fix that and reop"):
+        with pytest.raises(LedgerError, match=r"no space left: [\d,]+ bytes free on the device of .* \(fix that"):
             ledger.settle(reservation, 25, Usage(25), b"x" * 100_000)
         with pytest.raises(LedgerError, match="closed"):
             ledger.void(reservation)
