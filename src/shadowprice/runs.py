@@ -77,6 +77,7 @@ class Run:
     unsafe_code run programs to grade them even where there is no sandbox; otherwise InputError is raised
     teacher     policy tale: the model that estimates; None: the backend, paid from the budget
     resume      None: resume if the folder exists; True: it must exist; False: it must not
+    accept_loss  go on with what is valid of a damaged ledger, and charge what may have been used
     settings    fields of `engine.Settings`: policy, accounting, max_tokens, reclaim, samples, concurrency, ...
     """
 
@@ -93,6 +94,7 @@ class Run:
         unsafe_code: bool = False,
         teacher: Backend | None = None,
         resume: bool | None = None,
+        accept_loss: bool = False,
         rates: Rates = TOKENS,
         **settings: Any,
     ) -> None:
@@ -123,7 +125,10 @@ class Run:
             "teacher": {"model": teacher.model} if teacher else None,
             **{name: value for name, value in asdict(self.settings).items() if name not in ("concurrency", "attempts")},
         }
-        self.folder = RunFolder.open(folder, self.budget, asked, resume) if folder is not None else None
+        self._accept_loss = accept_loss
+        self.folder = None
+        if folder is not None:
+            self.folder = RunFolder.open(folder, self.budget, asked, resume, accept_loss=accept_loss)
         self.ledger = self.folder.ledger if self.folder else Ledger.in_memory(self.budget)
         if self.folder and self.sandbox:  # a run that is resumed elsewhere may have had several
             self.folder.save(sandboxes=sorted({*self.folder.manifest.get("sandboxes", []), self.sandbox}))
@@ -360,7 +365,7 @@ class Run:
         if self.folder is None:
             return Ledger.in_memory(most)
         path = self.folder.path / "teacher.sqlite"
-        return Ledger.reopen(path) if path.exists() else Ledger.create(path, most)
+        return Ledger.reopen(path, accept_loss=self._accept_loss) if path.exists() else Ledger.create(path, most)
 
 
 def causes_of(results: Iterable[Result]) -> dict[str, int]:

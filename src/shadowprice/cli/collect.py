@@ -104,7 +104,7 @@ def collect(options: argparse.Namespace) -> int:
         "template": template,
         "probe": options.probe,
     }
-    folder = (RunFolder.resume if options.resume else RunFolder.create)(place, budget, asked)
+    folder = RunFolder.open(place, budget, asked, options.resume, accept_loss=options.accept_loss)
     progress = Progress(budget)
     with folder.ledger, show_progress(len(requests), TOKENS, quiet=options.quiet) as on_event:
         run_to_end(

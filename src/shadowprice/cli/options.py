@@ -89,3 +89,8 @@ def add_model(command: argparse.ArgumentParser) -> None:
     command.add_argument("--concurrency", type=int, default=8, metavar="N", help="requests in flight (default: 8)")
     command.add_argument("--run-folder", metavar="DIR", help="where the run is kept (default: OUT.run)")
     command.add_argument("--resume", action="store_true", help="continue the run in that folder")
+    command.add_argument(
+        "--accept-loss",
+        action="store_true",
+        help="with --resume: go on with what is valid of a damaged ledger, and charge what may have been used",
+    )

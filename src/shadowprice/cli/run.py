@@ -199,6 +199,7 @@ def _make_run(
         forecaster_name=name,
         teacher=teacher,
         resume=options.resume,
+        accept_loss=options.accept_loss,
         concurrency=options.concurrency,
         **settings,
     )
