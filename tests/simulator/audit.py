@@ -104,7 +104,7 @@ class Audit:
         if kind == "reserve":
             self._reserved(number, name, units)
         elif reservation is not None:
-            self._ended(name, reservation, units)
+            self._ended(name, reservation, units, lost=kind == "orphan")
         if line is None:
             return
         self.require(name not in books.results, f"{name} has a result, and then another {kind}")
@@ -128,13 +128,16 @@ class Audit:
         )
         books.open[number] = name, units
 
-    def _ended(self, name: str, reservation: int, units: int) -> None:
+    def _ended(self, name: str, reservation: int, units: int, *, lost: bool) -> None:
         books = self.books
         self.require(reservation in books.open, f"{name}: reservation {reservation} ends twice")
         owner, grant = books.open.pop(reservation)
         self.require(owner == name, f"{name} ends a reservation of {owner}")
         attempts = self.attempts.get(reservation, [])
         self.require(not any(a.under_way for a in attempts), f"{name} is settled while it is under way")
+        if lost:  # if a server exceeded its limit, and nobody learned of it, no ledger can know
+            for attempt in attempts:
+                attempt.cost = min(attempt.cost, attempt.most)
         true = sum(attempt.cost for attempt in attempts)
         self.require(units >= true, f"{name} is charged {units} for what cost {true}")
         if self.within_model:
