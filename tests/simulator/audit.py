@@ -1,18 +1,18 @@
 """The invariants. The audit keeps books of its own, from what reaches the disk and what the server does.
 
-    conservation   available + reserved + spent == budget, and the ledger's balances are those of its journal
-    budget         charged + reserved never exceeds it
-    sending        nothing is sent without a durable reservation of its request that covers its bound, nor after a
-                   stop, nor beyond the concurrency, nor for a request that has its result
-    truth          a reservation ends with at least what the server generated on it; an answer with exactly that
-    results        every request has one at most; what was acknowledged stays, unless a power cut took it
-    parts          what was paid for is continued from, not generated again
+conservation   available + reserved + spent == budget, and the ledger's balances are those of its journal
+budget         charged + reserved never exceeds it
+sending        nothing is sent without a durable reservation of its request that covers its bound, nor after a
+               stop, nor beyond the concurrency, nor for a request that has its result
+truth          a reservation ends with at least what the server generated on it; an answer with exactly that
+results        every request has one at most; what was acknowledged stays, unless a power cut took it
+parts          what was paid for is continued from, not generated again
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,7 +63,8 @@ class Audit:
         self.answered_now: set[str] = set()  # acknowledged in this execution
         self.not_continued: set[str] = set()  # the server refused to continue their answers
         self.within_model = True  # until a server exceeds a limit
-        self.stopped = lambda: ""
+        self.violation = ""
+        self.stopped: Callable[[], str] = lambda: ""  # why the execution stops
         self.events: list[str] = []
         self._hash = hashlib.sha256()
         self._row(_budget_row(story.budget))
@@ -81,6 +82,7 @@ class Audit:
 
     def require(self, holds: bool, problem: str) -> None:
         if not holds:
+            self.violation = self.violation or problem  # whoever catches what follows, the life has failed
             raise Violation(problem)
 
     # --- the disk ------------------------------------------------------------------------------
@@ -119,7 +121,7 @@ class Audit:
     def _reserved(self, number: int, name: str, units: int) -> None:
         books = self.books
         self.require(units > 0, f"{name} reserves {units}")
-        self.require(not self.stopped(), f"{name} reserves after the stop: {self.stopped()}")
+        self.require(self.stopped() == "", f"{name} reserves after the stop: {self.stopped()}")
         self.require(name not in books.results, f"{name} has a result and reserves again")
         self.require(name not in {who for who, _ in books.open.values()}, f"{name} has two reservations")
         self.require(
@@ -191,7 +193,7 @@ class Audit:
         self.require(not any(a.under_way for a in earlier), f"{name} is sent twice at the same time")
         spent = sum(attempt.cost for attempt in earlier)
         self.require(most <= units - spent, f"{name} may cost {most}, {spent} of {units} reserved were used before")
-        self.require(not self.stopped() or not earlier, f"{name} is sent again after the stop: {self.stopped()}")
+        self.require(self.stopped() == "" or not earlier, f"{name} is sent again after the stop: {self.stopped()}")
         under_way = sum(a.under_way for each in self.attempts.values() for a in each)
         self.require(under_way < self.story.concurrency, f"{under_way} are under way, and {name} is sent")
         self._continues(name, prompt, part, suffix)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,16 +40,20 @@ class Ended:
     digest: str
     problem: str
     events: list[str]
-    processes: int
+    steps: list[int]  # of each process
 
 
 def live(seed: int) -> Ended:
     """Lives the life of this seed."""
+    return live_through(Story.of(seed))
+
+
+def live_through(story: Story) -> Ended:
     state = random.getstate()
-    random.seed(seed)  # the executor's jitter
+    random.seed(story.seed)  # the executor's jitter
     try:
         with patch.object(metered, "_FIRST_LESSON", 2):  # so that a few answers teach something
-            return _Life(Story.of(seed)).run()
+            return _Life(story).run()
     finally:
         random.setstate(state)
 
@@ -130,12 +134,11 @@ class _Life:
         self.platter = Platter(story.budget)
         self.folder: Folder | None = None
         self.clock: Callable[[], float] = lambda: 0.0
-        self.processes = 0
+        self.steps: list[int] = []
         self.abandoned: list[Store] = []
         self.how = ""
 
     def run(self) -> Ended:
-        problem = ""
         try:
             with ExitStack() as stack:
                 if self.story.on_file:
@@ -145,16 +148,19 @@ class _Life:
                 for end in [*self.story.ends, None]:
                     self.process(end)
         except Violation as violation:
-            problem = str(violation)
-        return Ended(self.story.seed, self.audit.digest, problem, self.audit.events, self.processes)
+            self.audit.violation = self.audit.violation or str(violation)
+        finally:
+            self.close_files()
+        return Ended(self.story.seed, self.audit.digest, self.audit.violation, self.audit.events, self.steps)
 
     def process(self, end: End | None) -> None:
         """From its start to its end; what it leaves is what the next one finds."""
-        self.processes += 1
-        process = Process(f"process {self.story.seed} {self.processes}", end)
-        self.audit.event("process", self.processes)
+        number = len(self.steps) + 1
+        process = Process(f"process {self.story.seed} {number}", end)
+        self.audit.event("process", number)
         how = self.outcome(process, last=end is None)
         self.audit.event("ends:", how)
+        self.steps.append(process.steps)
         power = end is not None and (end.kind == "power cut" or (how == "disk" and self.rng.random() < 0.5))
         self.crash(power=power)
 
@@ -163,6 +169,8 @@ class _Life:
 
         def step() -> None:
             process.step()
+            if self.audit.violation:
+                raise Violation(self.audit.violation)
             if job is not None and not job.ledger._closed:
                 self.audit.check(job.ledger)
 
@@ -261,11 +269,13 @@ class _Life:
             rows = self.platter.rows
         else:
             self.folder.crash(self.rng, power=power)
-            for store in self.abandoned:
-                store.close()
-            self.abandoned.clear()
+            self.close_files()
             rows = self.folder.rows()
         self.audit.restarted(rows, power=power)
+
+    def close_files(self) -> None:
+        while self.abandoned:
+            self.abandoned.pop().close()
 
     # --- at the end ----------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from .audit import Attempt, Audit
 from .process import Process, Violation
 from .story import Story
 
+
 class Server:
     """One for the whole life."""
 

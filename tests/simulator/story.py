@@ -79,7 +79,7 @@ class _Teller:
 
     def tell(self) -> Story:
         rng = self.rng
-        n = rng.choice([1, 2, 3, 3, 4, 5, 6, 8, 12])
+        n = rng.choice([1, 2, 3, 4, 6, 8, 8, 12])
         longest = rng.choice([5, 20, 60, 200])
         lengths = {f"q{i:02d}": rng.randint(0 if rng.random() < 0.1 else 1, longest) for i in range(n)}
         requests = [self.request(name) for name in lengths]
@@ -111,12 +111,12 @@ class _Teller:
             counts_prompts=rng.random() < 0.8,
             ids=rng.random() < 0.3,
             keeps_limits=honest,
-            fault_rate=rng.choice([0.0, 0.05, 0.2, 0.5]),
+            fault_rate=rng.choice([0.0, 0.05, 0.1, 0.3, 0.6]),
             faults=rng.sample(FAULTS, rng.randint(1, len(FAULTS))),
             outages=self.outages(),
             latency=rng.choice([0.0, 0.1, 5.0]),
-            disk_error_rate=rng.choice([0.0, 0.0, 0.0, 0.02]),
-            ends=[self.end() for _ in range(rng.choice([0, 0, 1, 1, 2, 3, 5]))],
+            disk_error_rate=rng.choice([0.0, 0.0, 0.02, 0.1]),
+            ends=[self.end() for _ in range(rng.choice([0, 1, 1, 2, 3, 5]))],
             shuffle=rng.random() < 0.5,
             on_file=rng.random() < 0.05,
         )
@@ -152,7 +152,7 @@ class _Teller:
         if settings and settings.policy == "tale":
             tokens += 32 * len(lengths)
         needed = rates.bound(400 * len(lengths), tokens) if rates.money else tokens
-        return int(needed * self.rng.choice([0.0, 0.1, 0.4, 0.8, 1.0, 2.0, 8.0]))
+        return int(needed * self.rng.choice([0.0, 0.1, 0.4, 0.8, 1.0, 2.0, 2.0, 4.0, 8.0]))
 
     def outages(self) -> list[Outage]:
         rng, found, start = self.rng, [], 1000.0
@@ -166,4 +166,4 @@ class _Teller:
 
     def end(self) -> End:
         """Early steps are as likely as late ones on a logarithmic scale: a process takes ten to a thousand."""
-        return End(self.rng.choice(ENDS), int(2 ** self.rng.uniform(0.0, 9.0)))
+        return End(self.rng.choice(ENDS), int(2 ** self.rng.uniform(0.0, 8.0)))
