@@ -92,7 +92,7 @@ class _Running:
         self.ledger, self.progress = run.ledger, run.progress
 
     async def execute(self) -> None:
-        await self.run.execute(on_result=self.audit.result, patience=self.story.patience)
+        await self.run.execute(on_result=self.audit.result, tolerance=self.story.tolerance)
         self.audit.require(self.run.summary().spent == self.ledger.spent, "the summary is wrong")
 
     def results(self) -> list[Result]:
@@ -187,7 +187,7 @@ class _Life:
                 loop.run_until_complete(task)
             except asyncio.CancelledError:
                 process.step()
-                if self.rng.random() < 0.5:
+                if job.ledger._closed or self.rng.random() < 0.5:
                     return "cancelled"
                 self.audit.event("executes again")
                 self.audit.begins()

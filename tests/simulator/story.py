@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from shadowprice.cost import TOKENS, Rates
 from shadowprice.engine import Settings
+from shadowprice.engine.executor import Tolerance
 from shadowprice.engine.fixed import Ages
 from shadowprice.market import POLICIES
 from shadowprice.types import Forecast, Request
@@ -51,7 +52,7 @@ class Story:
     concurrency: int
     rates: Rates
     graded: bool
-    patience: float
+    tolerance: Tolerance
     continues: bool | None  # whether the server does; None: it does, but only trying shows it
     says_continues: bool  # whether the client knows without trying
     counts: str  # usage_source of answers
@@ -104,7 +105,7 @@ class _Teller:
             concurrency=settings.concurrency if settings else rng.randint(1, 8),
             rates=rates,
             graded=rng.random() < 0.3,
-            patience=rng.choice([0.0, 1.0, 30.0]),
+            tolerance=Tolerance(rng.choice([0.0, 5.0, 60.0]), rng.choice([0.1, 0.5]), rng.choice([0.0, 0.1, 10.0])),
             continues=rng.random() < 0.7,
             says_continues=rng.random() < 0.6,
             counts=rng.choice(["server", "server", "server", "counted", "assumed"]),
@@ -158,9 +159,9 @@ class _Teller:
         rng, found, start = self.rng, [], 1000.0
         for _ in range(rng.choice([0, 0, 0, 1, 2])):
             start += rng.choice([0.0, 0.5, 10.0, 60.0])
-            end = start + rng.choice([0.1, 3.0, 60.0, 1000.0])
+            end = start + rng.choice([0.1, 3.0, 30.0, 100.0])
             fault = rng.choice(["busy", "busy", "refuses connections", "cut"])
-            found.append(Outage(start, end, fault, rng.choice([None, 0.0, 2.0, 3600.0])))
+            found.append(Outage(start, end, fault, rng.choice([None, 0.0, 2.0, 90.0])))
             start = end
         return found
 
