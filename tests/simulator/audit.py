@@ -92,8 +92,12 @@ class Audit:
         for row in rows:
             self._row(_plain(row))
         if durable:
-            self.durable = len(self.books.rows)
-        self.event("disk waits" if durable else "disk")
+            self.waited()
+
+    def waited(self) -> None:
+        """A power cut does not lose what has been written so far."""
+        self.durable = len(self.books.rows)
+        self.event("disk waits")
 
     def _row(self, row: tuple[Any, ...]) -> None:
         number, kind, name, reservation, units, line = row

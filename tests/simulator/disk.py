@@ -60,7 +60,10 @@ class _Drive(MemoryStore):
         self._platter.rows += rows
         self._platter.ends.append(len(self._platter.rows))
         if wait:
-            self._platter.durable = len(self._platter.rows)
+            self.wait()
+
+    def wait(self) -> None:
+        self._platter.durable = len(self._platter.rows)
 
 
 class Watched:
@@ -93,6 +96,12 @@ class Watched:
         if fails:
             raise LedgerError("the disk failed after it had written (virtually)")
         self._process.step()
+
+    def wait(self) -> None:
+        self._process.step()
+        self._inner.wait()
+        self._on_wait()
+        self._audit.waited()
 
     def entries(self) -> Iterator[Entry]:
         return self._inner.entries()

@@ -7,8 +7,11 @@ import sys
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
+
+from shadowprice.accounts.sqlite import Ledger
 
 from .life import live, live_through
 from .mutants import MUTANTS
@@ -51,6 +54,18 @@ def test_a_life_may_end_at_any_step(kind):
         assert not ended.problem, (story.seed, step)
 
 
+def power_cuts_after_the_end(seeds):
+    """On a real file, and before it is closed."""
+    stories = (replace(Story.of(seed), on_file=True, ends=[End("power cut", 10**6)] * 3) for seed in seeds)
+    return [ended.problem for story in stories if (ended := live_through(story)).problem]
+
+
+def test_a_run_that_is_done_loses_nothing_to_a_power_cut():
+    assert not power_cuts_after_the_end(range(30))
+    with patch.object(Ledger, "wait", lambda self: None):
+        assert power_cuts_after_the_end(range(30))
+
+
 def test_a_seed_is_the_same_life_again_in_any_process():
     seeds = range(40)
     here = [lived(seed).digest for seed in seeds]
@@ -78,6 +93,6 @@ def test_lives_meet_everything_that_they_should():
         "executes again",
     } <= beginnings
     assert {"power cut"} <= beginnings
-    assert {"budget", "reserve", "settle", "chunk", "orphan", "void", "record", "note"} <= kinds
+    assert {"reserve", "settle", "chunk", "orphan", "void", "free", "record", "note"} <= kinds
     assert {"finished", "truncated", "declined", "failed", "not_sent"} <= outcomes
     assert any(event.startswith("exceeds") for event in events)

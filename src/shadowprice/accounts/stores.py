@@ -31,6 +31,9 @@ class Store(Protocol):
     def append(self, rows: Sequence[Row], *, wait: bool) -> None:
         """Adds all rows or none; `wait`: they survive a power cut when this returns."""
 
+    def wait(self) -> None:
+        """Everything that was added before survives a power cut when this returns."""
+
     def entries(self) -> Iterator[Entry]: ...
 
     def lines(self, *kinds: str) -> Iterator[tuple[int, str, bytes]]:
@@ -49,6 +52,9 @@ class MemoryStore:
 
     def append(self, rows: Sequence[Row], *, wait: bool) -> None:
         self._rows += rows
+
+    def wait(self) -> None:
+        """Nothing to wait for."""
 
     def entries(self) -> Iterator[Entry]:
         return (entry for entry, _ in self._rows)
@@ -123,6 +129,15 @@ class FileStore:
             raise LedgerError(f"{self}: cannot be written: {error} (fix that and reopen it)") from None
         if wait:
             self._waited = monotonic()
+
+    def wait(self) -> None:
+        try:
+            with open(beside(self.path, "-wal"), "rb") as log:  # a checkpoint would wait for readers
+                os.fsync(log.fileno())
+        except FileNotFoundError:
+            pass  # nothing was added
+        except OSError as error:
+            raise LedgerError(f"{self}: cannot be written: {error.strerror} (fix that and reopen it)") from None
 
     def entries(self) -> Iterator[Entry]:
         try:
