@@ -34,6 +34,7 @@ SLOW_FILES = (
     "grading/test_programs.py",
     "lab",
     "report",
+    "simulator",
     "test_crash.py",
     "test_live.py",
 )

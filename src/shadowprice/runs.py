@@ -256,6 +256,7 @@ class Run:
         )
         summary = self.summary()
         if self.folder:
+            self.ledger.wait()  # a run that says it is done must not lose results to a power cut
             self.folder.save(done=True, summary=asdict(summary))
         return summary
 

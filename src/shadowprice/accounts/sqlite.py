@@ -256,6 +256,14 @@ class Ledger:
             drafts.append(("note", request, None, 0, None, line))
         self._append(drafts, wait=False)
 
+    def wait(self) -> None:
+        """Waits for the disk: when it returns, a power cut loses nothing that was written before."""
+        try:
+            self._readable().wait()
+        except BaseException:
+            self.close()
+            raise
+
     def has_result(self, request: str) -> bool:
         return request in self._balances.answered
 
