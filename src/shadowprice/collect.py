@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,37 +13,14 @@ from shadowprice.engine.fixed import Ages, Fixed
 from shadowprice.errors import InputError
 from shadowprice.formats.questions import Question
 from shadowprice.formats.results import parse_chunk, parse_result
+from shadowprice.formats.templates import PLAIN, prompted
 from shadowprice.grading import grade
 from shadowprice.grading.answers import boxes
 from shadowprice.runs import charged_before
 from shadowprice.types import Request, Result, Trace
 
-# Prompts by name; `{problem}` stands for the question.
-TEMPLATES = {
-    "plain": "{problem}",
-    "math": "{problem}\n\nPlease reason step by step, and put your final answer within \\boxed{}.",
-    "code": (
-        "{problem}\n\nAnswer with the complete Python function and the imports it needs, in one ```python code block."
-    ),
-}
-
-
-def read_template(name: str) -> str:
-    """A template by its name in `TEMPLATES`, or from a text file in which {problem} stands for the question."""
-    if name in TEMPLATES:
-        return TEMPLATES[name]
-    if not os.path.isfile(name):
-        fix = f"choose one of {', '.join(TEMPLATES)}, or name a file"
-        raise InputError("no such template, and no such file", path=name, fix=fix)
-    with open(name, encoding="utf-8-sig") as file:
-        template = file.read().rstrip("\n")
-    if "{problem}" not in template:
-        raise InputError("has no {problem}", path=name, fix="write {problem} where the question belongs")
-    return template
-
-
 def requests_for(
-    questions: Sequence[Question], *, samples: int, temperature: float, template: str = TEMPLATES["plain"]
+    questions: Sequence[Question], *, samples: int, temperature: float, template: str = PLAIN
 ) -> list[Request]:
     """A chat for every sample of every question; sample s has the seed s."""
     requests: list[Request] = []
@@ -97,7 +73,7 @@ def graded(
     temperature: float,
     max_tokens: int,
     model: str,
-    template: str = TEMPLATES["plain"],
+    template: str = PLAIN,
 ) -> Iterator[Trace]:
     """The answers in the ledger as traces, in the order of the questions; what failed is left out."""
     lines = dict(ledger.results())
@@ -129,7 +105,7 @@ def graded(
 def _extra(question: Question, result: Result, template: str) -> dict[str, Any]:
     """Further fields of a trace: the template unless it is plain, flags, and the probes."""
     extra: dict[str, Any] = {}
-    if template != TEMPLATES["plain"]:
+    if template != PLAIN:
         extra["template"] = template
     if result.completion and result.completion.flags:
         extra["flags"] = list(result.completion.flags)

@@ -71,6 +71,7 @@ def collect(options: argparse.Namespace) -> int:
     from shadowprice.engine.executor import Progress
     from shadowprice.engine.fixed import Ages
     from shadowprice.formats.results import parse_result
+    from shadowprice.formats.templates import read_template
     from shadowprice.formats.traces import write_traces
     from shadowprice.run_folder import RunFolder
 
@@ -81,7 +82,7 @@ def collect(options: argparse.Namespace) -> int:
     refuse_same_file(input=options.file, out=options.out)
     questions, identity = _questions(options)
     collecting.check_programs(questions)
-    template = collecting.read_template(options.prompt_template)
+    template = read_template(options.prompt_template)
     probe = Ages.parse(options.probe) if options.probe else None
     if probe and options.local is None:
         raise InputError("--probe with --base-url", fix="probes need the tokens themselves: use --local")

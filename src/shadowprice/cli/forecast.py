@@ -33,6 +33,7 @@ def add(commands: Commands) -> None:
 
 def forecast(options: argparse.Namespace) -> int:
     from shadowprice.forecast import CHUNK
+    from shadowprice.forecast.shared import Bare
     from shadowprice.formats.batch import read_batch
     from shadowprice.formats.files import replacing
     from shadowprice.formats.forecasts import forecast_line
@@ -48,9 +49,9 @@ def forecast(options: argparse.Namespace) -> int:
             out = standard_output()
         else:
             (out,) = stack.enter_context(replacing([options.out]))
-        empty = True
+        empty, batch = True, Bare()
         while requests := [line.request for line in islice(lines, CHUNK)]:
-            found = predictor.predict(requests)
+            found = predictor.predict(batch.requests(requests))
             out.writelines(forecast_line(request.id, found, i) + b"\n" for i, request in enumerate(requests))
             out.flush()
             empty = False
