@@ -11,6 +11,7 @@ from shadowprice.backends.base import LANDING, Backend
 from shadowprice.engine.executor import Progress, execute
 from shadowprice.engine.fixed import Ages, Fixed
 from shadowprice.errors import InputError
+from shadowprice.formats.limits import LIMIT_FIELDS
 from shadowprice.formats.questions import Question
 from shadowprice.formats.results import parse_chunk, parse_result
 from shadowprice.formats.templates import PLAIN, prompted
@@ -19,15 +20,23 @@ from shadowprice.grading.answers import boxes
 from shadowprice.runs import charged_before
 from shadowprice.types import Request, Result, Trace
 
+
 def requests_for(
-    questions: Sequence[Question], *, samples: int, temperature: float, template: str = PLAIN
+    questions: Sequence[Question],
+    *,
+    samples: int,
+    temperature: float,
+    template: str = PLAIN,
+    system: str | None = None,
 ) -> list[Request]:
-    """A chat for every sample of every question; sample s has the seed s."""
+    """A request for every sample of every question; sample s has the seed s."""
     requests: list[Request] = []
     for question in questions:
-        messages = [{"role": "user", "content": template.replace("{problem}", question.problem)}]
+        asked = prompted(question.request_body(), template, system)
+        for name in ("n", "best_of", "stream", *LIMIT_FIELDS):  # of a batch file: ours count here
+            asked.pop(name, None)
         for sample in range(samples):
-            body: Mapping[str, Any] = {"messages": messages, "temperature": temperature, "seed": sample}
+            body: Mapping[str, Any] = {**asked, "temperature": temperature, "seed": sample}
             requests.append(Request(f"{question.id}#{sample}", question.problem, body=body))
     return requests
 
@@ -118,7 +127,10 @@ def _extra(question: Question, result: Result, template: str) -> dict[str, Any]:
     return extra
 
 
-def _is_correct(question: Question, answer: str, *, truncated: bool = False) -> bool:
+def _is_correct(question: Question, answer: str, *, truncated: bool = False) -> bool | None:
+    """None: there is nothing to compare with."""
+    if not question.gold:
+        return None
     return bool(grade(question.grader, answer, question.gold, truncated=truncated, **question.options).correct)
 
 

@@ -111,7 +111,7 @@ class TestObjects:
         assert "\n" not in str(caught.value)
 
     def test_utf_16_is_named_as_an_encoding_problem(self, file):
-        with pytest.raises(InputError, match=":1: looks like UTF-16, not UTF-8 .*iconv -f UTF-16 "):
+        with pytest.raises(InputError, match=r":1: looks like UTF-16, not UTF-8 .*iconv -f UTF-16 "):
             list(read_objects(file('{"a": 1}\n'.encode("utf-16"))))
 
     def test_skip_receives_the_errors_and_the_rest_is_read(self, file):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import gzip
 import io
 import os
-import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeAlias
@@ -23,7 +22,6 @@ Path: TypeAlias = "str | os.PathLike[str]"
 Skip: TypeAlias = "Callable[[InputError], None]"
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")  # characters that no text has
 _GZIP = b"\x1f"  # the first byte of a gzip file, which no JSON starts with
 
 
@@ -88,17 +86,24 @@ def decoded(text: bytes, path: Path) -> str:
     try:
         return text.removeprefix(_BYTE_ORDER_MARK).decode()
     except UnicodeDecodeError as invalid:
-        line = text.count(b"\n", 0, invalid.start) + 1
-        raise located(not_utf8(text[: invalid.end + 1000], invalid.start), path, line) from None
+        start = text.rfind(b"\n", 0, invalid.start) + 1
+        line = text.count(b"\n", 0, start) + 1
+        raise located(_not_utf8(text[start:], invalid.start - start), path, line) from None
 
 
-def not_utf8(text: bytes, place: int) -> InputError:
-    """The error for bytes that are not UTF-8, from `place` on: what they look like, and how to convert them."""
-    if text[:2] in (b"\xff\xfe", b"\xfe\xff") or text[1:200:2].count(0) > 20 or text[0:200:2].count(0) > 20:
+def not_text(head: bytes) -> InputError | None:
+    """What is wrong with a file that begins like this, if it cannot be text in UTF-8."""
+    if head[:2] in (b"\xff\xfe", b"\xfe\xff") or max(head[0:200:2].count(0), head[1:200:2].count(0)) > 20:
         return InputError("looks like UTF-16, not UTF-8", fix="convert it: iconv -f UTF-16 -t UTF-8 OLD > NEW")
-    if b"\0" in text or _CONTROL.search(text):
+    if head[:4] == b"PK\x03\x04":
+        return InputError("is a spreadsheet or a zip file", fix="save it as CSV, or unpack it")
+    if b"\0" in head:
         return InputError("is binary, not text", fix="give a text file in UTF-8")
-    return InputError(
+    return None
+
+
+def _not_utf8(text: bytes, place: int) -> InputError:
+    return not_text(text) or InputError(
         f"invalid UTF-8 at byte {place + 1}: it looks like Latin-1 or Windows-1252",
         fix="save the file as UTF-8: iconv -f WINDOWS-1252 -t UTF-8 OLD > NEW",
     )
@@ -108,7 +113,7 @@ def _not_json(line: bytes, error: orjson.JSONDecodeError) -> InputError:
     try:
         line.decode()
     except UnicodeDecodeError as invalid:
-        return not_utf8(line, invalid.start)
+        return _not_utf8(line, invalid.start)
     if "depth" in error.msg or "ecursion" in error.msg:  # the wording depends on orjson's version
         return too_deep()
     return InputError(f"not JSON: {error.msg} at column {error.colno}", fix="fix or remove the line")
