@@ -18,7 +18,7 @@ from ..conftest import read_jsonl, request_line
 
 _SHARED = Path(__file__).parents[3] / "shared" / "questions" / "gsm8k_test.jsonl.gz"
 _EXAMPLES = "".join(
-    f"Q: There are {i} trees and {i + 3} birds. How many is that?\nA: {i} + {i + 3} = {2 * i + 3}. It is {2 * i + 3}.\n\n"
+    f"Q: There are {i} trees and {i + 3} birds. How many is that?\nA: We add. It is {2 * i + 3}.\n\n"
     for i in range(1, 9)
 )
 WORDINGS = {
@@ -75,7 +75,7 @@ def test_the_commands_forecast_and_plan_see_the_bare_questions(batch, tmp_path):
 
 
 class TestWhatIsRemoved:
-    NAMES = "Ada Ben Carla David Elena Farid Grace Hugo Ines Jonas".split()
+    NAMES = ["Ada", "Ben", "Carla", "David", "Elena", "Farid", "Grace", "Hugo", "Ines", "Jonas"]
 
     def test_questions_that_only_sound_alike_stay_whole(self):
         texts = [f"What is the sum of {i} and {i + 5} in base ten?" for i in range(20)]

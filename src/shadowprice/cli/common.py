@@ -84,7 +84,7 @@ def outputs(options: argparse.Namespace, kind: str) -> tuple[str, str]:
     errors = options.errors or f"{name if out == '-' else _stem(out)}.declined.jsonl"
     refuse_same_file(input=options.file, out=out, errors=errors, forecast=options.forecast)
     refuse_existing(options, out, errors)
-    for path in (errors, out):
+    for path in (out, errors):
         if path != "-":
             check_writable(path)
     return out, errors

@@ -130,7 +130,7 @@ def read_input(
     first = next(rows, None)
     if first is None:
         raise InputError("has no questions", path=label, fix="write at least one")
-    columns = _Columns.of(_names(first[1]), fields, label, first[0], table=form != "json")
+    columns = _Columns.of(_names(first[1]), fields, label, line=first[0] if form == "json" else None)
     questions = list(_questions(chain([first], rows), columns, grader, label))
     gold = {each.id: (each.gold, each.grader) for each in questions if each.gold}
     understood = f"{_counted(len(questions))} from {label}: {columns.in_words(form, questions)}"
@@ -165,8 +165,8 @@ class _Columns:
     id: str | None
 
     @classmethod
-    def of(cls, names: Mapping[str, str], fields: Fields, label: str, number: int, *, table: bool) -> _Columns:
-        what = "column" if table else "field"
+    def of(cls, names: Mapping[str, str], fields: Fields, label: str, *, line: int | None) -> _Columns:
+        what = "field" if line else "column"
         there = ", ".join(list(names.values())[:_LISTED]) + (", ..." if len(names) > _LISTED else "")
 
         def find(given: str | None, usual: tuple[str, ...], option: str) -> str | None:
@@ -174,13 +174,13 @@ class _Columns:
                 return next((names[name] for name in usual if name in names), None)
             if given.strip().casefold() not in names:
                 problem = f"no {what} is called {given!r}: there are {there}"
-                raise InputError(problem, path=label, line=number, fix=f"name one of them with {option}")
+                raise InputError(problem, path=label, line=line, fix=f"name one of them with {option}")
             return names[given.strip().casefold()]
 
         prompt = find(fields.prompt, PROMPTS, "--prompt-field")
         if prompt is None:
             problem = f"no {what} is called {', '.join(PROMPTS[:-1])} or {PROMPTS[-1]}: there are {there}"
-            raise InputError(problem, path=label, line=number, fix="name the questions with --prompt-field NAME")
+            raise InputError(problem, path=label, line=line, fix="name the questions with --prompt-field NAME")
         return cls(prompt, find(fields.gold, GOLDS, "--gold-field"), find(fields.id, IDS, "--id-field"))
 
     def in_words(self, form: str, questions: list[Question]) -> str:

@@ -83,10 +83,11 @@ def _csv_rows(text: str, label: str, known: Collection[str]) -> Iterator[Row]:
             if len(header) > 1 or _name(header[0]) in known:
                 continue
             header = ["question"]  # one column needs no header
-        if len(fields) > len(header):
-            problem = f"{len(fields)} fields, and the header has {len(header)}"
-            raise InputError(problem, path=label, line=number, fix=f"quote fields that hold {delimiter!r}")
-        yield number, dict(zip(header, fields, strict=False))
+        if len(fields) != len(header):
+            problem = f"{len(fields)} field{'' if len(fields) == 1 else 's'}, and the header has {len(header)}"
+            fix = f"quote fields that hold {delimiter!r} or a line break"
+            raise InputError(problem, path=label, line=number, fix=fix)
+        yield number, dict(zip(header, fields, strict=True))
 
 
 def _delimiter(text: str, extension: str, known: Collection[str]) -> str:
