@@ -75,7 +75,7 @@ def test_the_commands_forecast_and_plan_see_the_bare_questions(batch, tmp_path):
 
 
 class TestWhatIsRemoved:
-    NAMES = ["Ada", "Ben", "Carla", "David", "Elena", "Farid", "Grace", "Hugo", "Ines", "Jonas"]
+    NAMES = ("Ada", "Ben", "Carla", "David", "Elena", "Farid", "Grace", "Hugo", "Ines", "Jonas")
 
     def test_questions_that_only_sound_alike_stay_whole(self):
         texts = [f"What is the sum of {i} and {i + 5} in base ten?" for i in range(20)]
