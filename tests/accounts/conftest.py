@@ -31,7 +31,7 @@ def balances(ledger) -> tuple[int, int, int, int]:
 
 def state(ledger):
     lines = list(ledger.results()), list(ledger.chunks()), list(ledger.notes())
-    return balances(ledger), ledger.usage, ledger.beyond_grants, list(ledger.entries()), *lines
+    return balances(ledger), ledger.usage, (ledger.beyond_grants, ledger.exposed), list(ledger.entries()), *lines
 
 
 def crash(path, folder) -> Path:

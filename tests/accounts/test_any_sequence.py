@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
-from shadowprice.accounts.sqlite import Ledger
+from shadowprice.accounts.sqlite import Ledger, Settlement
 from shadowprice.errors import LedgerError, Overdrawn
 from shadowprice.types import Usage
 
@@ -37,7 +37,7 @@ class MemoryMachine(RuleBasedStateMachine):
     def create(self, budget):
         self.make(budget)
         self.budget = self.available = budget
-        self.spent = self.debt = self.beyond = 0
+        self.spent = self.debt = self.beyond = self.exposed = 0
         self.usage = Usage()
         self.open: dict[int, tuple[str, int]] = {}
         self.results: dict[str, bytes] = {}
@@ -116,6 +116,22 @@ class MemoryMachine(RuleBasedStateMachine):
         self.ledger.void(reservation)
         self.end(reservation, 0)
 
+    @rule(reservation=consumes(reservations), many=st.booleans())
+    def free(self, reservation, many):
+        def act():
+            if many:
+                self.ledger.settle_many([Settlement("free", reservation, 0, None, None)])
+            else:
+                self.ledger.free(reservation)
+
+        if reservation not in self.open:
+            with pytest.raises(LedgerError):
+                act()
+            return
+        act()
+        self.exposed += self.open[reservation][1]
+        self.end(reservation, 0)
+
     @rule(request=requests, result=lines)
     def record(self, request, result):
         if request in self.results:
@@ -145,6 +161,7 @@ class MemoryMachine(RuleBasedStateMachine):
         assert self.ledger.budget == self.budget
         assert self.ledger.usage == self.usage
         assert self.ledger.beyond_grants == self.beyond
+        assert self.ledger.exposed == self.exposed
         assert list(self.ledger.results()) == list(self.results.items())
         assert list(self.ledger.chunks()) == self.chunks
         assert list(self.ledger.notes()) == list(self.notes.items())

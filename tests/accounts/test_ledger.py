@@ -5,7 +5,7 @@ import threading
 import numpy as np
 import pytest
 
-from shadowprice.accounts.sqlite import Ledger
+from shadowprice.accounts.sqlite import Ledger, Settlement
 from shadowprice.errors import LedgerError, Overdrawn
 from shadowprice.types import Usage
 
@@ -51,6 +51,14 @@ class TestBalances:
     def test_a_void_attempt_costs_nothing(self, ledger):
         ledger.void(ledger.reserve("a", 60))
         assert balances(ledger) == (100, 0, 0, 0)
+        assert not ledger.has_result("a")
+
+    def test_a_free_attempt_costs_nothing_and_its_grant_is_what_servers_were_believed(self, ledger):
+        first, second, third = ledger.reserve_many([("a", 30), ("b", 20), ("c", 10)])
+        ledger.free(first)
+        ledger.settle_many([Settlement("free", second, 0, None, None), Settlement("void", third, 0, None, None)])
+        assert balances(ledger) == (100, 0, 0, 0)
+        assert ledger.exposed == 50
         assert not ledger.has_result("a")
 
     def test_a_request_may_take_several_attempts(self, ledger):

@@ -36,6 +36,7 @@ def fill(ledger):
     ledger.note("c", b"declined")
     ledger.note("e", b"failed")
     ledger.record("e", b"answer")
+    ledger.free(ledger.reserve("f", 10))
 
 
 class TestReopening:
@@ -48,6 +49,7 @@ class TestReopening:
         with Ledger.reopen(path) as reopened:
             assert state(reopened) == before
             assert reopened.has_result("a")
+            assert reopened.exposed == 10
             assert list(reopened.notes()) == [("c", b"declined")]
             reopened.settle(reopened.reserve("c", 10), 1, Usage(1), b"answer")
             assert list(reopened.notes()) == []
@@ -174,7 +176,7 @@ class TestDamage:
             ("DELETE FROM journal", "it has no budget"),
             ("UPDATE journal SET units = 10 WHERE id = 1", "entry 2 reserves more than was available"),
             ("UPDATE journal SET units = 101 WHERE id = 2", "entry 2 reserves more than was available"),
-            ("UPDATE journal SET units = 5 WHERE kind = 'orphan'", "entry 13 does not fit its reservation"),
+            ("UPDATE journal SET units = 5 WHERE kind = 'orphan'", "entry 15 does not fit its reservation"),
             ("UPDATE journal SET request = 'x' WHERE id = 6", "entry 6 does not fit its reservation"),
             ("UPDATE journal SET reservation = 1 WHERE id = 6", "no open reservation 1"),
             ("UPDATE journal SET request = 'a' WHERE id = 9", "entry 9 follows the result of request 'a'"),
@@ -183,6 +185,7 @@ class TestDamage:
             ("UPDATE journal SET units = -5 WHERE id = 6", "CHECK constraint failed"),
             ("UPDATE journal SET units = 'five' WHERE id = 6", "CHECK constraint failed"),
             ("UPDATE journal SET units = 5 WHERE kind = 'note'", "CHECK constraint failed"),
+            ("UPDATE journal SET units = 5 WHERE kind = 'free'", "CHECK constraint failed"),
             ("UPDATE journal SET result = NULL WHERE kind = 'note'", "CHECK constraint failed"),
             ("UPDATE journal SET result = NULL WHERE kind = 'chunk'", "CHECK constraint failed"),
             ("UPDATE journal SET output = NULL WHERE kind = 'settle'", "CHECK constraint failed"),

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shadowprice.accounts.sqlite import Ledger
-from shadowprice.accounts.view import is_estimate, is_run, read_account
+from shadowprice.accounts.view import FORMAT, is_estimate, is_run, read_account
 from shadowprice.cost import TOKENS, Rates
 from shadowprice.errors import InputError, LedgerError
 from shadowprice.formats.forecasts import forecast_line
@@ -52,7 +52,7 @@ class Folder:
         path.mkdir()
         self.manifest = {
             "shadowprice": "0.2.0",
-            "format": 2,
+            "format": FORMAT,
             "created": "2026-01-01T00:00:00Z",
             "budget": budget,
             "asked": {"policy": "clear"},
@@ -264,7 +264,7 @@ class TestTheAccount:
                 st.sampled_from("abcd"),
                 st.integers(1, 50),
                 st.integers(0, 80),
-                st.sampled_from(["result", "chunk", "nothing", "open", "void", "note"]),
+                st.sampled_from(["result", "chunk", "nothing", "open", "void", "free", "note"]),
             ),
             max_size=15,
         )
@@ -281,6 +281,8 @@ class TestTheAccount:
                 reservation = ledger.reserve(name, grant)
                 if end == "void":
                     ledger.void(reservation)
+                elif end == "free":
+                    ledger.free(reservation)
                 elif end == "chunk":
                     ledger.settle_chunk(reservation, units, Usage(units, 1), chunk(units, "x"))
                 elif end == "nothing":
@@ -290,6 +292,7 @@ class TestTheAccount:
             account = read_account(tmp_path / "run")
             assert account.spent == ledger.spent + ledger.overspent
             assert (account.usage, account.beyond_grants) == (ledger.usage, ledger.beyond_grants)
+            assert account.exposed == ledger.exposed
             assert sum(a.grant for a in account.attempts if a.end is None) == ledger.reserved
             views = account.requests.values()
             assert sum(view.cost for view in views) == account.spent
@@ -406,7 +409,7 @@ class TestRefusals:
         with pytest.raises(InputError, match=r"not a run folder \(name a folder made by `run`\)$"):
             read_account(tmp_path)
 
-    @pytest.mark.parametrize("version", [None, 1, 3, "2"])
+    @pytest.mark.parametrize("version", [None, 1, 2, "3"])
     def test_a_folder_of_an_older_version(self, make, version):
         folder = make()
         folder.save(format=version)
@@ -425,11 +428,11 @@ class TestRefusals:
             "",
             "[]",
             "7",
-            '{"format": 2}',
-            '{"format": 2, "budget": "x"}',
-            '{"format": 2, "budget": 1, "rounds": [3]}',
-            '{"format": 2, "budget": 1, "asked": 3}',
-            '{"format": 2, "budget": 1, "asked": {"rates": {"gold": 1}}}',
+            '{"format": 3}',
+            '{"format": 3, "budget": "x"}',
+            '{"format": 3, "budget": 1, "rounds": [3]}',
+            '{"format": 3, "budget": 1, "asked": 3}',
+            '{"format": 3, "budget": 1, "asked": {"rates": {"gold": 1}}}',
         ],
     )
     def test_a_damaged_manifest(self, tmp_path, content):

@@ -586,7 +586,7 @@ class TestDamaged:
         with pytest.raises(InputError, match=r"ledger\.sqlite: "):
             run_report(tmp_path / "run")
 
-    @pytest.mark.parametrize("content", ["", "[]", '{"format": 2}', '{"format": 2, "budget": "x"}'])
+    @pytest.mark.parametrize("content", ["", "[]", '{"format": 3}', '{"format": 3, "budget": "x"}'])
     def test_a_damaged_manifest_is_named(self, content, tmp_path):
         (tmp_path / "manifest.json").write_text(content)
         with pytest.raises(InputError, match=r"manifest\.json: damaged"):

@@ -28,12 +28,12 @@ _TABLE = f"""CREATE TABLE journal (
     input INTEGER CHECK (input IS NULL OR typeof(input) = 'integer' AND input >= 0),
     cached INTEGER CHECK (cached IS NULL OR typeof(cached) = 'integer' AND cached >= 0),
     result BLOB CHECK (result IS NULL OR typeof(result) = 'blob'),
-    CHECK {_is("budget", "reserve", "settle", "chunk", "orphan", "void", "record", "note")},
+    CHECK {_is("budget", "reserve", "settle", "chunk", "orphan", "void", "free", "record", "note")},
     CHECK ((kind = 'budget') = (id = 1)),
     CHECK ((kind = 'budget') = (request IS NULL)),
-    CHECK ({_is("settle", "chunk", "orphan", "void")} = (reservation IS NOT NULL)),
+    CHECK ({_is("settle", "chunk", "orphan", "void", "free")} = (reservation IS NOT NULL)),
     CHECK (kind <> 'reserve' OR units > 0),
-    CHECK (NOT {_is("void", "record", "note")} OR units = 0),
+    CHECK (NOT {_is("void", "free", "record", "note")} OR units = 0),
     CHECK ({_is("settle", "chunk")} = (output IS NOT NULL)),
     CHECK ((output IS NULL) = (input IS NULL) AND (output IS NULL) = (cached IS NULL)),
     CHECK (kind = 'settle' OR {_is("chunk", "record", "note")} = (result IS NOT NULL))
@@ -110,6 +110,7 @@ class Balances:
         self.reserved = 0
         self.charged = 0  # as settled, whether the budget covers it or not
         self.beyond_grants = 0
+        self.exposed = 0  # grants of `free` entries
         self.output = self.input = self.cached = 0
         self.last = 1  # number of the latest entry
         self.open: dict[int, tuple[str, int]] = {}  # reservation: request, grant
@@ -149,6 +150,8 @@ class Balances:
             self.charged += units
             if units > grant:
                 self.beyond_grants += units - grant
+            if kind == "free":
+                self.exposed += grant
             if usage is not None:
                 self.output += usage.output
                 self.input += usage.input

@@ -14,6 +14,8 @@ The ledger is a journal: rows are added and never changed, and the balances are 
     chunk     its row      the true cost                       yes    a chunk of the answer, to continue from
     orphan    its row      the grant: a crash hid the cost     -      -
     void      its row      0: nothing was used                 -      -
+    free      its row      0: sent, and the server says that   -      -
+                           it generated nothing
     record    -            0                                   -      a result that cost nothing
     note      -            0                                   -      why there is no result
 
@@ -59,7 +61,7 @@ PathName: TypeAlias = "str | os.PathLike[str]"
 
 
 class Settlement(NamedTuple):
-    """How an attempt ends: kind is settle (`line` is its result, if any), chunk (a part of an answer) or void."""
+    """How an attempt ends: kind is settle (`line` is its result, if any), chunk (a part of an answer), void or free."""
 
     kind: str
     reservation: int
@@ -155,6 +157,11 @@ class Ledger:
         return self._balances.beyond_grants
 
     @property
+    def exposed(self) -> int:
+        """Grants of attempts that were ended as free: what was not charged on the word of servers."""
+        return self._balances.exposed
+
+    @property
     def usage(self) -> Usage:
         """Tokens by kind, of all attempts together."""
         return Usage(self._balances.output, self._balances.input, self._balances.cached)
@@ -193,6 +200,10 @@ class Ledger:
     def void(self, reservation: int) -> None:
         """Ends an attempt that is known to have used nothing."""
         self._end("void", reservation, 0, None, None)
+
+    def free(self, reservation: int) -> None:
+        """Ends an attempt that was sent, and of which the server says that it generated nothing; see `exposed`."""
+        self._end("free", reservation, 0, None, None)
 
     def settle_many(self, settlements: Iterable[Settlement]) -> None:
         """Ends several attempts, all or none."""
@@ -281,7 +292,7 @@ class Ledger:
         if line is not None or kind == "chunk":
             self._check_line(request, line)
         units = _count(units, "a cost", least=0)
-        if kind != "void":
+        if kind not in ("void", "free"):
             usage = _tokens(usage)
         return (kind, request, reservation, units, usage, line), units > grant
 

@@ -25,8 +25,8 @@ from shadowprice.formats.results import ESTIMATE, parse_chunk, parse_result
 from shadowprice.types import Completion, Failure, Outcome, Result, Usage
 
 LEDGER, MANIFEST, FORECAST = "ledger.sqlite", "manifest.json", "forecast.jsonl"
-FORMAT = 2  # of a run folder, as its manifest says
-_ENDS = {"chunk": "chunk", "orphan": "lost", "void": "void"}
+FORMAT = 3  # of a run folder, as its manifest says
+_ENDS = {"chunk": "chunk", "orphan": "lost", "void": "void", "free": "void"}
 _MOST_TEXT = 240  # characters of an answer that are kept
 
 
@@ -110,6 +110,7 @@ class Account:
     starts: list[int] = field(default_factory=list)  # of the rounds that could be found: attempts ended before
     usage: Usage = field(default_factory=Usage)
     beyond_grants: int = 0
+    exposed: int = 0  # grants that were not charged because servers said that they had generated nothing
 
     @property
     def done(self) -> bool:
@@ -252,13 +253,14 @@ def _read_ledger(db: sqlite3.Connection, account: Account, lines: _Lines) -> Non
             attempt = opened.pop(entry.reservation)
             attempt.cost, attempt.usage = entry.units, entry.usage or Usage()
             attempt.end = _ENDS.get(entry.kind, "nothing" if line is None else "result")
-            if entry.kind != "void":
+            if attempt.end != "void":
                 account.course.append(Moment(balances.charged, balances.reserved))
         if line is not None and not is_estimate(request):
             lines.add(entry.kind, request, line)
     account.attempts = [attempt for attempt in account.attempts if attempt.end != "void"]
     account.usage = Usage(balances.output, balances.input, balances.cached)
     account.beyond_grants = balances.beyond_grants
+    account.exposed = balances.exposed
 
 
 def _requests(
