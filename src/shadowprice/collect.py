@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,46 +11,32 @@ from shadowprice.backends.base import LANDING, Backend
 from shadowprice.engine.executor import USUAL, Progress, Tolerance, execute
 from shadowprice.engine.fixed import Ages, Fixed
 from shadowprice.errors import InputError
+from shadowprice.formats.limits import LIMIT_FIELDS
 from shadowprice.formats.questions import Question
 from shadowprice.formats.results import parse_chunk, parse_result
+from shadowprice.formats.templates import PLAIN, prompted
 from shadowprice.grading import check_code_grading, grade
 from shadowprice.grading.answers import boxes
 from shadowprice.runs import charged_before
 from shadowprice.types import Request, Result, Trace
 
-# Prompts by name; `{problem}` stands for the question.
-TEMPLATES = {
-    "plain": "{problem}",
-    "math": "{problem}\n\nPlease reason step by step, and put your final answer within \\boxed{}.",
-    "code": (
-        "{problem}\n\nAnswer with the complete Python function and the imports it needs, in one ```python code block."
-    ),
-}
-
-
-def read_template(name: str) -> str:
-    """A template by its name in `TEMPLATES`, or from a text file in which {problem} stands for the question."""
-    if name in TEMPLATES:
-        return TEMPLATES[name]
-    if not os.path.isfile(name):
-        fix = f"choose one of {', '.join(TEMPLATES)}, or name a file"
-        raise InputError("no such template, and no such file", path=name, fix=fix)
-    with open(name, encoding="utf-8-sig") as file:
-        template = file.read().rstrip("\n")
-    if "{problem}" not in template:
-        raise InputError("has no {problem}", path=name, fix="write {problem} where the question belongs")
-    return template
-
 
 def requests_for(
-    questions: Sequence[Question], *, samples: int, temperature: float, template: str = TEMPLATES["plain"]
+    questions: Sequence[Question],
+    *,
+    samples: int,
+    temperature: float,
+    template: str = PLAIN,
+    system: str | None = None,
 ) -> list[Request]:
-    """A chat for every sample of every question; sample s has the seed s."""
+    """A request for every sample of every question; sample s has the seed s."""
     requests: list[Request] = []
     for question in questions:
-        messages = [{"role": "user", "content": template.replace("{problem}", question.problem)}]
+        asked = prompted(question.request_body(), template, system)
+        for name in ("n", "best_of", "stream", *LIMIT_FIELDS):  # of a batch file: ours count here
+            asked.pop(name, None)
         for sample in range(samples):
-            body: Mapping[str, Any] = {"messages": messages, "temperature": temperature, "seed": sample}
+            body: Mapping[str, Any] = {**asked, "temperature": temperature, "seed": sample}
             requests.append(Request(f"{question.id}#{sample}", question.problem, body=body))
     return requests
 
@@ -106,7 +91,7 @@ def graded(
     temperature: float,
     max_tokens: int,
     model: str,
-    template: str = TEMPLATES["plain"],
+    template: str = PLAIN,
     unsafe_code: bool = False,
 ) -> Iterator[Trace]:
     """The answers in the ledger as traces, in the order of the questions; what failed is left out.
@@ -142,7 +127,7 @@ def graded(
 def _extra(question: Question, result: Result, template: str, unsafe_code: bool) -> dict[str, Any]:
     """Further fields of a trace: the template unless it is plain, flags, and the probes."""
     extra: dict[str, Any] = {}
-    if template != TEMPLATES["plain"]:
+    if template != PLAIN:
         extra["template"] = template
     if result.completion and result.completion.flags:
         extra["flags"] = list(result.completion.flags)
@@ -155,7 +140,10 @@ def _extra(question: Question, result: Result, template: str, unsafe_code: bool)
     return extra
 
 
-def _is_correct(question: Question, answer: str, unsafe_code: bool, *, truncated: bool = False) -> bool:
+def _is_correct(question: Question, answer: str, unsafe_code: bool, *, truncated: bool = False) -> bool | None:
+    """None: there is nothing to compare with."""
+    if not question.gold:
+        return None
     options = {**question.options, "unsafe": unsafe_code} if question.grader == "code" else question.options
     return bool(grade(question.grader, answer, question.gold, truncated=truncated, **options).correct)
 

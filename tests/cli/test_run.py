@@ -74,7 +74,7 @@ class TestTheCommand:
         assert [line["shadowprice"]["outcome"] for line in read_jsonl(tmp_path / "requests.answers.jsonl")] == [
             "finished", "truncated",
         ]  # fmt: skip
-        assert read_jsonl(tmp_path / "requests.declined.jsonl") == []
+        assert read_jsonl(tmp_path / "requests.answers.declined.jsonl") == []
         assert (tmp_path / "requests.answers.jsonl.run" / "ledger.sqlite").exists()
 
     def test_requests_from_a_pipe_and_answers_to_one(self, batch, tmp_path):
