@@ -24,7 +24,7 @@ from shadowprice.formats.jsonl import read_objects
 from shadowprice.formats.results import ESTIMATE, parse_chunk, parse_result
 from shadowprice.types import Completion, Failure, Outcome, Result, Usage
 
-LEDGER, MANIFEST, FORECAST = "ledger.sqlite", "manifest.json", "forecast.jsonl"
+LEDGER, MANIFEST, FORECAST, REQUESTS = "ledger.sqlite", "manifest.json", "forecast.jsonl", "requests.jsonl"
 FORMAT = 3  # of a run folder, as its manifest says
 _ENDS = {"chunk": "chunk", "orphan": "lost", "void": "void", "free": "void"}
 _MOST_TEXT = 240  # characters of an answer that are kept
