@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import io
 import os
 import signal
 import sys
@@ -15,15 +14,18 @@ from shadowprice import __version__
 from shadowprice.cli import collect, demo, forecast, plan, report, reproduce, run, train
 from shadowprice.cli.common import BAD_INPUT, DONE, INTERRUPTED, Interrupted
 from shadowprice.cli.options import EXIT
+from shadowprice.cli.terminal import cleaned_streams
 from shadowprice.errors import ShadowpriceError
 
 _DESCRIPTION = "Spend a fixed budget of tokens or money where it buys the most correct answers, and never exceed it."
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a name that the terminal cannot show must not be an error
-            stream.reconfigure(errors="backslashreplace")
+    with cleaned_streams():
+        return _main(arguments)
+
+
+def _main(arguments: Sequence[str] | None) -> int:
     options = _parser().parse_args(arguments)
     options.arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:

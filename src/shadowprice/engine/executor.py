@@ -44,6 +44,7 @@ class Progress:
 
     budget: int
     spent: int = 0
+    tokens: int = 0  # generated, also where units are money
     price: float | None = None
     rounds: int = 0
     running: int = 0
@@ -258,6 +259,7 @@ class _Loop:
 
     def _notify(self) -> None:
         self.progress.spent, self.progress.running = self.ledger.spent, len(self.under_way)
+        self.progress.tokens = self.ledger.usage.output
         self.progress.price, self.progress.rounds = self.scheduler.price, len(self.scheduler.rounds)
         self.on_event(self.progress)
 
