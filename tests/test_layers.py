@@ -9,6 +9,7 @@ import shadowprice
 
 ROOT = Path(shadowprice.__file__).parent
 LAYERS = [
+    "redact",
     "errors",
     "arrays",
     "types",

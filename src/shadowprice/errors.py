@@ -20,6 +20,8 @@ from __future__ import annotations
 
 from os import PathLike
 
+from shadowprice.redact import redact
+
 
 class ShadowpriceError(Exception):
     """The root: catch this to catch everything the package raises on purpose."""
@@ -77,10 +79,10 @@ class BackendError(ShadowpriceError):
     """
 
     def __init__(self, message: str, *, tokens: int | None, cause: str = "", sent: bool = True) -> None:
-        # What a server says may hold what no file can: half a character.
-        super().__init__(message.encode(errors="replace").decode())
+        # What a server says may hold what no file can: half a character. Or what none should: the key.
+        super().__init__(redact(message.encode(errors="replace").decode()))
         self.tokens, self.sent = tokens, sent
-        self.cause = cause.encode(errors="replace").decode() or str(self)
+        self.cause = redact(cause.encode(errors="replace").decode()) or str(self)
 
 
 class Unavailable(BackendError):

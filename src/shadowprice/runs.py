@@ -25,7 +25,7 @@ from shadowprice.accounts.sqlite import Ledger
 from shadowprice.backends.base import Backend
 from shadowprice.cost import TOKENS, Rates, parse_budget
 from shadowprice.engine import Settings, make_scheduler
-from shadowprice.engine.executor import Progress, execute
+from shadowprice.engine.executor import Progress, Tolerance, execute
 from shadowprice.engine.scheduler import Round, Scheduler
 from shadowprice.errors import InputError
 from shadowprice.forecast import Predictor, default, predict_all
@@ -187,7 +187,7 @@ class Run:
         *,
         on_result: Callable[[Result], None] = lambda result: None,
         on_event: Callable[[Progress], None] = lambda progress: None,
-        patience: float = 30.0,
+        tolerance: Tolerance = Tolerance(),
     ) -> Summary:
         """Runs to the end. `on_result` is given the result of each request, `on_event` the progress.
 
@@ -201,12 +201,12 @@ class Run:
                 self.ledger.charge_lost()
                 self.progress.restart()
             self._executed = True
-            return await self._execute(on_result, on_event, patience)
+            return await self._execute(on_result, on_event, tolerance)
         finally:
             self._executing = False
 
     async def _execute(
-        self, on_result: Callable[[Result], None], on_event: Callable[[Progress], None], patience: float
+        self, on_result: Callable[[Result], None], on_event: Callable[[Progress], None], tolerance: Tolerance
     ) -> Summary:
         if self.folder and self.folder.finished:
             return self._finished(self.folder)
@@ -214,7 +214,7 @@ class Run:
             self.folder.keep_requests(self.requests, self.gold)
         forecast = predict_all(self._forecaster or default(), self.requests)
         if self.settings.policy == "tale":
-            forecast = await self._taught(forecast, on_event, patience)
+            forecast = await self._taught(forecast, on_event, tolerance)
         if self.folder:
             self.folder.save(done=False)
             self.folder.keep_forecast([request.id for request in self.requests], forecast)
@@ -237,7 +237,7 @@ class Run:
             self.backend,
             concurrency=self.settings.concurrency,
             attempts=self.settings.attempts,
-            patience=patience,
+            tolerance=tolerance,
             rates=self.settings.rates,
             grade=self._grade if self.gold else None,
             progress=self.progress,
@@ -324,13 +324,13 @@ class Run:
         correct, grader = self.gold[id]
         return grade(grader, answer.text, correct, truncated=answer.finish == "length").correct
 
-    async def _taught(self, forecast: Forecast, on_event: Callable[[Progress], None], patience: float) -> Forecast:
+    async def _taught(self, forecast: Forecast, on_event: Callable[[Progress], None], tolerance: Tolerance) -> Forecast:
         """Asks the teacher. If it is the model that answers, it is paid from the budget, with at most half of it."""
         waiting = [request for request in self.requests if not self.ledger.has_result(request.id)]
         options: dict[str, Any] = {
             "concurrency": self.settings.concurrency,
             "attempts": self.settings.attempts,
-            "patience": patience,
+            "tolerance": tolerance,
         }
         if self.teacher is None:
             options |= {"rates": self.settings.rates, "progress": self.progress, "on_event": on_event}

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from shadowprice.accounts.sqlite import Ledger
 from shadowprice.backends.base import Backend
 from shadowprice.cost import TOKENS, Rates
-from shadowprice.engine.executor import Progress, execute
+from shadowprice.engine.executor import Progress, Tolerance, execute
 from shadowprice.engine.fixed import Fixed
 from shadowprice.formats.results import ESTIMATE, parse_result
 from shadowprice.types import Forecast, Request
@@ -95,7 +95,7 @@ async def ask(
     most: int,
     concurrency: int = 8,
     attempts: int = 4,
-    patience: float = 30.0,
+    tolerance: Tolerance = Tolerance(),
     rates: Rates = TOKENS,
     progress: Progress | None = None,
     on_event: Callable[[Progress], None] = lambda progress: None,
@@ -117,7 +117,7 @@ async def ask(
             teacher,
             concurrency=concurrency,
             attempts=attempts,
-            patience=patience,
+            tolerance=tolerance,
             rates=rates,
             progress=progress,
             on_event=on_event,

@@ -27,9 +27,9 @@ def ask(url, body=CHAT, limit=10, model="m", **options):
     return asyncio.run(complete())
 
 
-def meet(behaviour, body=CHAT, limit=10, **options):
+def meet(behaviour, body=CHAT, limit=10, *, tokenizer=None, **options):
     """Ask a server of this behaviour; whatever it does, it must not have generated more than is charged."""
-    with Server(behaviour) as server:
+    with Server(behaviour, tokenizer=tokenizer) as server:
         outcome = ask(server.url, body, limit, **options)
     assert charged(outcome, limit) >= server.generated
     return outcome

@@ -99,6 +99,9 @@ class Server:
     generated: int = 0
     requests: list[Request] = field(default_factory=list)
     url: str = ""
+    tokenizer: Callable[[str], Any] | None = None  # of /tokenize, which is not there without one
+    tokenized: int = 0  # requests for it, which are no requests for answers
+    connections: int = 0
 
     def __enter__(self) -> Server:
         self._hung_up, started = threading.Event(), threading.Event()
@@ -134,11 +137,15 @@ class Server:
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         listener = None
+        self.connections += 1
         try:
             head = (await reader.readuntil(b"\r\n\r\n")).decode().splitlines()
             headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:] if line)}
             body = json.loads(await reader.readexactly(int(headers["content-length"])))
             request = Request(head[0].split()[1], headers, body)
+            if request.path == "/tokenize":
+                await self._tokenize(Reply(self, request, writer))
+                return
             self.requests.append(request)
             listener = self._loop.create_task(self._notice_hang_up(reader))
             await self.behave(request, Reply(self, request, writer))
@@ -150,6 +157,13 @@ class Server:
             writer.close()
             with suppress(ConnectionError):
                 await writer.wait_closed()
+
+    async def _tokenize(self, reply: Reply) -> None:
+        self.tokenized += 1
+        if self.tokenizer is None:
+            await reply.error(404, "Not Found")
+        else:
+            await reply.json(200, self.tokenizer(reply.request.body["prompt"]))
 
     async def _notice_hang_up(self, reader: asyncio.StreamReader) -> None:
         with suppress(ConnectionError):
@@ -207,6 +221,22 @@ async def a_book_in_one_piece(request: Request, reply: Reply) -> None:
     await reply.piece("x" * 10_000, tokens=5_000)
     await reply.finish()
     await reply.end()
+
+
+def bundles(text: str, count: int, *, tokens: int, usage: Any = None, finish: str = "stop") -> Behaviour:
+    """`count` pieces of this text, each of so many tokens, whatever the limit is."""
+
+    async def behave(request: Request, reply: Reply) -> None:
+        await reply.head()
+        for _ in range(count):
+            await reply.piece(text, tokens=tokens)
+            await asyncio.sleep(0.002)  # so that a client can hang up
+        await reply.finish(finish)
+        if usage is not None:
+            await reply.event(reply.chunk([], usage=usage if isinstance(usage, dict) else {"completion_tokens": usage}))
+        await reply.end()
+
+    return behave
 
 
 def fails(status: int, message: str = "no", work: int = 0, **headers: str) -> Behaviour:

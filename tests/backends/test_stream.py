@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shadowprice.backends._stream import Answer, EventParser, Malformed, ServerError, parse_json, read_event
+from shadowprice.backends._events import EventParser, Malformed, ServerError, parse_json, read_event
+from shadowprice.backends._stream import Answer
 
 CHAT = {"messages": [{"role": "user", "content": "hello"}]}
 

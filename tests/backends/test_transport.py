@@ -4,12 +4,16 @@ import asyncio
 import gc
 import json
 import socket
+import threading
 import time
+import uuid
+from contextlib import suppress
+from itertools import zip_longest
 
 import pytest
 
 from shadowprice.backends.openai import OpenAIBackend
-from shadowprice.errors import InputError, Refused, Unavailable
+from shadowprice.errors import BackendError, Denied, InputError, Unavailable
 
 from . import hostile
 from .asking import CHAT, SHORT, ask, meet
@@ -111,19 +115,128 @@ class TestSecrets:
         assert "pass-word" not in str(caught.value)
 
 
+def several(url, bodies, pauses=()):
+    """Answers or errors, one after another, of one backend."""
+
+    async def ask_all():
+        backend, done = OpenAIBackend(url, "m", **SHORT), []
+        for body, pause in zip_longest(bodies, pauses, fillvalue=0):
+            try:
+                done.append(await backend.complete(body, 10))
+            except BackendError as error:
+                done.append(error)
+            await asyncio.sleep(pause)
+        await backend.close()
+        return done
+
+    return asyncio.run(ask_all())
+
+
+class Keeping:
+    """A server that keeps connections open after an answer.
+
+    delay   seconds before the end of a response, after its last event
+    lost    the request at which a connection is closed instead, without a byte of response
+    closes  it does not keep them after all
+    """
+
+    def __init__(self, *, delay=0.0, lost=0, closes=False):
+        self.delay, self.lost, self.closes, self.connections, self.requests = delay, lost, closes, 0, 0
+
+    def __enter__(self):
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}/v1"
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *_):
+        self._socket.close()
+
+    def _accept(self):
+        with suppress(OSError):
+            while True:
+                connection, _ = self._socket.accept()
+                self.connections += 1
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as servers do
+                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection):
+        with suppress(OSError), connection, connection.makefile("rb") as stream:
+            while line := stream.readline():
+                length = 0
+                while (line := line.strip()) and not line.startswith(b"x"):
+                    if line.lower().startswith(b"content-length"):
+                        length = int(line.split(b":")[1])
+                    line = stream.readline()
+                stream.read(length)
+                self.requests += 1
+                if self.requests == self.lost:
+                    return
+                usage = {"prompt_tokens": 1, "completion_tokens": 3}
+                event = {"choices": [{"delta": {"content": "w0 w1"}, "finish_reason": "stop"}], "usage": usage}
+                events = f"data: {json.dumps(event)}\n\ndata: [DONE]\n\n".encode()
+                head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n"
+                head += b"keep-alive: timeout=5, max=100\r\n\r\n"
+                connection.sendall(head + b"%x\r\n%s\r\n" % (len(events), events))
+                time.sleep(self.delay)
+                connection.sendall(b"0\r\n\r\n")
+                if self.closes:
+                    return
+
+
 class TestAConnection:
-    def test_is_used_for_one_request(self):
-        """A reused one that its server has just closed would look like an answer that was lost."""
+    """One is watched for a tenth of a second; if its server keeps it, connections are used again."""
 
-        async def thrice(url):
-            backend = OpenAIBackend(url, "m", **SHORT)
-            for _ in range(3):
-                await backend.complete(CHAT, 10)
-            await backend.close()
+    def test_is_not_used_again_before_the_server_is_known_to_keep_it(self):
+        with Keeping() as server:
+            several(server.url, [CHAT] * 3)
+        assert server.connections == 3
 
+    def test_is_used_again_once_the_server_is_known_to_keep_it(self):
+        with Keeping() as server:
+            done = several(server.url, [CHAT] * 6, pauses=[0.2])
+        assert [each.tokens for each in done] == [3] * 6
+        assert server.connections == 1
+
+    def test_is_not_used_again_after_a_second(self):
+        with Keeping() as server:
+            several(server.url, [CHAT] * 3, pauses=[0.2, 1.3])
+        assert server.connections == 2
+
+    def test_is_used_again_if_the_end_of_the_response_comes_a_little_later(self):
+        with Keeping(delay=0.005) as server:
+            several(server.url, [CHAT] * 4, pauses=[0.2])
+        assert server.connections == 1
+
+    def test_is_not_used_again_if_the_server_closes_it_though_it_announced_to_keep_it(self):
+        """As llama.cpp does after a stream."""
+        with Keeping(closes=True) as server:
+            done = several(server.url, [CHAT] * 6, pauses=[0.2])
+        assert [each.tokens for each in done] == [3] * 6
+        assert server.connections == 6
+
+    def test_that_was_used_before_and_is_lost_has_an_unknown_cost_and_ends_all_reuse(self):
+        with Keeping(lost=3) as server:
+            done = several(server.url, [CHAT] * 6, pauses=[0.2])
+        assert [type(each).__name__ for each in done] == [*["Completion"] * 2, "Unavailable", *["Completion"] * 3]
+        assert (done[2].tokens, done[2].sent, done[2].cause) == (None, True, "the connection broke")
+        assert server.connections == 4  # one for the first three, one for each of the others
+
+    def test_that_the_server_closes_is_not_used_again(self):
         with Server(hostile.well_behaved) as server:
-            asyncio.run(thrice(server.url))
-        assert [request.headers["connection"] for request in server.requests] == ["close"] * 3
+            assert [each.tokens for each in several(server.url, [CHAT] * 3)] == [10] * 3
+        assert server.connections == 3
+
+    def test_with_an_unfinished_answer_is_not_used_again(self):
+        with Keeping(delay=60) as server:
+            assert [each.tokens for each in several(server.url, [CHAT] * 3)] == [3] * 3
+        assert server.connections == 3
+
+    def test_carries_a_key_of_its_own_with_every_attempt(self):
+        with Server(hostile.knows_no_stream_options) as server:
+            several(server.url, [CHAT] * 2)
+        keys = [request.headers["idempotency-key"] for request in server.requests]
+        assert len({uuid.UUID(key) for key in keys}) == len(keys) == 3
 
     def test_that_cannot_be_made_in_time_costs_nothing(self):
         with socket.socket() as listener:
@@ -166,7 +279,7 @@ class TestTheServersAddress:
 
     def test_that_redirects_is_refused_with_the_new_one(self):
         outcome = meet(fails(307, location="http://elsewhere.invalid/v1"))
-        assert (type(outcome), outcome.tokens) == (Refused, 0)
+        assert (type(outcome), outcome.tokens) == (Denied, 0)
         assert str(outcome) == "307: the server redirects to http://elsewhere.invalid/v1"
 
 
@@ -207,12 +320,12 @@ class TestAStream:
     def test_may_have_very_long_lines(self):
         async def behave(request, reply):
             await reply.head()
-            await reply.piece("x" * 1_000_000, tokens=9_000)
+            await reply.piece("word " * 200_000, tokens=190_000)
             await reply.finish()
-            await reply.usage(9_000)
+            await reply.usage(190_000)
 
-        done = meet(behave, limit=10_000, timeout=5)
-        assert (len(done.text), done.tokens) == (1_000_000, 9_000)
+        done = meet(behave, limit=200_000, timeout=5)
+        assert (len(done.text), done.tokens) == (1_000_000, 190_000)
 
     def test_may_contain_bytes_that_are_not_text(self):
         async def behave(request, reply):

@@ -213,7 +213,7 @@ def test_what_was_learnt_holds_for_requests_that_come_later():
     forecast, lengths, _ = batch(100, factor=0.1)
     made = scheduler(forecast, concurrency=8)
     simulate(made, answers(lengths), int(lengths.sum()))
-    late = Forecast([100.0] * 5, 0.5, 0.5)
+    late = Forecast([8.0] * 5, 0.5, 0.5)
     made.add(requests(5), late)
     untaught = scheduler(late, concurrency=8)
     assert np.mean(first_grants(made)) > 2 * np.mean(first_grants(untaught))

@@ -29,6 +29,7 @@ from shadowprice.formats.results import parse_chunk
 from shadowprice.market.gittins import schedule
 from shadowprice.runs import Run, requests_from
 from shadowprice.types import Trace
+from tests.quick import QUICK
 
 from .. import test_crash
 from ..backends import hostile
@@ -70,7 +71,7 @@ class World:
         async def execute(run):
             try:
                 async with asyncio.timeout(within):
-                    return await run.execute(patience=0.01)
+                    return await run.execute(tolerance=QUICK)
             finally:
                 await backend.close()
 
@@ -461,8 +462,9 @@ class TestAnyServer:
 
         with hostile.Server(behave) as server:
             summary = w.run(client(server, timeout=0.3, stall_timeout=0.1), concurrency=4, attempts=2)
-            assert server.generated <= w.spent or summary.stopped
-        assert bool(summary.stopped or w.overspent) == (how in IGNORES_LIMITS)
+            ignored = "ignored a limit" in summary.stopped
+            assert server.generated <= w.spent or ignored
+        assert (ignored or w.overspent > 0) == (how in IGNORES_LIMITS)
         assert w.spent <= budget
         if how != "says a usage above its limit":  # and is believed
             assert w.overspent == 0

@@ -97,21 +97,21 @@ def effective_limit(body: Mapping[str, Any], limit: int) -> int:
     if limit < 1:
         raise ValueError(f"a limit of {limit} tokens: a request without a grant must not be sent")
     if "messages" not in body and "prompt" not in body:
-        raise Refused("neither messages nor a prompt in the body")
+        raise Refused("neither messages nor a prompt in the body", sent=False)
     for field in ("n", "best_of"):
         if body.get(field) not in (None, 1):
-            raise Refused(f"{field} is {body[field]!r}: only one answer per request is supported")
+            raise Refused(f"{field} is {body[field]!r}: only one answer per request is supported", sent=False)
     prompt = body.get("prompt")
     if isinstance(prompt, list) and len(prompt) > 1 and not isinstance(prompt[0], int):  # token ids are one prompt
-        raise Refused(f"{len(prompt)} entries in prompt: only one answer per request is supported")
+        raise Refused(f"{len(prompt)} entries in prompt: only one answer per request is supported", sent=False)
     if body.get("echo"):
-        raise Refused("echo is set: the prompt would be counted as part of the answer")
+        raise Refused("echo is set: the prompt would be counted as part of the answer", sent=False)
     for field in LIMIT_FIELDS:
         own = body.get(field)
         if own is None:
             continue
         if isinstance(own, bool) or not isinstance(own, int) or own < 1:
-            raise Refused(f"{field} is {own!r}, not a positive whole number")
+            raise Refused(f"{field} is {own!r}, not a positive whole number", sent=False)
         limit = min(limit, own)
     return limit
 

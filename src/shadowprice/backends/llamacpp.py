@@ -33,6 +33,7 @@ from shadowprice.backends.base import BOX_STOPS, AsyncContext, can_be_continued,
 from shadowprice.backends.models import DEFAULT_MODEL, MODELS, fetch_model
 from shadowprice.errors import BackendError, InputError, MissingExtra, Refused, Unavailable
 from shadowprice.formats.limits import LIMIT_FIELDS
+from shadowprice.redact import clean_environment
 from shadowprice.types import Completion
 
 __all__ = ["LlamaCppBackend", "LlamaCppServer", "fetch_model"]
@@ -80,6 +81,7 @@ class LlamaCppServer:
             stdin=subprocess.PIPE,  # stays open as long as this process lives
             stdout=subprocess.PIPE,
             stderr=self._log,
+            env=clean_environment(),  # it needs no keys
             start_new_session=True,  # Ctrl-C reaches only the caller, which may still want answers
         )
         try:
@@ -212,7 +214,9 @@ class LlamaCppBackend(AsyncContext):
         limit = effective_limit(body, limit)
         if not self.can_continue(body):
             if continue_from is not None or suffix:
-                raise Refused("a field of the request applies to the answer as a whole", code="not_continued")
+                raise Refused(
+                    "a field of the request applies to the answer as a whole", code="not_continued", sent=False
+                )
             return await self._client.complete(body, limit)
         ids, said = (continue_from.ids, continue_from.text) if continue_from else ((), "")
         request = {field: value for field, value in body.items() if field not in _REPLACED}
@@ -269,7 +273,7 @@ class LlamaCppBackend(AsyncContext):
         try:
             found = await self._client.fetch(f"{self.server.url}/apply-template", body)
         except Unavailable as error:
-            raise Unavailable(str(error), tokens=0) from None  # nothing is generated here
+            raise Unavailable(str(error), tokens=0, cause=error.cause) from None  # nothing is generated here
         return str(found["prompt"])
 
     async def _decoded(self, ids: list[int], said: str, text: str, *, ended: bool) -> str:

@@ -1,22 +1,40 @@
 """Any OpenAI-compatible server. Its limits and its token counts are checked, not trusted.
 
 Answers are always streamed, so that a server which ignores its limit can be stopped. A chunk of the
-stream that contains text is a piece. A piece holds one token or several, so the number of pieces
-never exceeds the number of tokens: with more pieces than the limit the limit was ignored, with more
-pieces than the server counts its count is wrong.
+stream that contains text is a piece: of the content, of reasoning, of the arguments of a call. A piece holds one token
+or several, so the number of pieces never exceeds the number of tokens. Where pieces hold several, the length of the
+text shows how many there must be: at most 10 characters to a token and 64 in all on top, until answers of this server
+have shown what its tokens hold (`_charging`).
 
 What an answer is charged (`limit`: what was sent, not more than the grant):
 
-    more pieces than the limit                      the pieces, and the stream is closed   limit_ignored
-    usage above the limit                           the usage                              limit_ignored
-    usage from the pieces seen up to the limit      the usage
-    usage below the pieces, negative, not a number  the limit                              usage_wrong
-    no usage                                        the limit
+    more pieces than the limit, or a text too long for it     the estimate; the stream is closed   limit_ignored
+    the server's own tokenizer counts more than the limit     its count                            limit_ignored
+    usage above the limit                                     the usage                            limit_ignored
+    usage from what pieces and text show up to the limit      the usage
+    usage too low for the pieces, the text or the reasoning   the limit, or more if estimated      usage_wrong
+    it says it has; negative; not a number
+    no usage, and the text is estimated to exceed the limit   the estimate                         usage_estimated
+    no usage                                                  the limit
+
+The estimate is the number of pieces if they have 7 characters or fewer on average, else 4 characters to a token
+or what was learnt. The tokenizer (vLLM, llama.cpp) is asked if the estimate exceeds what would be charged.
 
 Nothing more is sent to a server that ignored a limit: what it would generate cannot be bounded.
 
-A failure costs nothing where nothing can have been generated (no connection, 429, a refusal) and has an
-unknown cost everywhere else.
+What a server can generate without being noticed, if its texts have c characters a token (4.5 in English, 3 in code):
+
+    what it shows, one token a piece            nothing: every piece is counted
+    what it shows, several tokens a piece       usage below the truth: 10/c times the usage (English: 2.2), 8/c to
+                                                15/c once its tokens are known, and 64/c tokens more in an answer
+                                                no usage: 7/c times the limit in short pieces; in long ones it is
+                                                charged 4 characters a token: c/4 of the truth where c is below 4
+    what it does not show                       anything that it does not count: hidden reasoning; text in fields that
+                                                no model writes (ids, signatures, annotations, audio) is not counted
+    after a limit was exceeded                  what arrives until the stream is closed, and what other requests
+                                                that were under way by then generate
+
+What failures cost is in `_failures`.
 
 A cut answer is continued from its text: a plain prompt is sent again with the text after it, a chat with
 the text as an unfinished assistant message (`continue_final_message`). llama.cpp, vLLM and SGLang continue
@@ -36,10 +54,14 @@ import asyncio
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from shadowprice.backends._http import Client, StatusError
-from shadowprice.backends._stream import Answer, EventParser, mapping, parse_json, read_event
+from shadowprice.backends._charging import Density
+from shadowprice.backends._events import EventParser, mapping, parse_json, read_event
+from shadowprice.backends._failures import NoCompletion, StatusError, checked_after_generating, failure
+from shadowprice.backends._http import Body, Client
+from shadowprice.backends._stream import Answer
+from shadowprice.backends._tokenizer import Tokenizer
 from shadowprice.backends.base import BOX_STOPS, AsyncContext, can_be_continued, effective_limit, opens_box, with_text
 from shadowprice.errors import BackendError, InputError, LimitViolated, Refused, Unavailable
 from shadowprice.formats.limits import ENDPOINTS, LIMIT_FIELDS
@@ -52,6 +74,8 @@ __all__ = ["OpenAIBackend"]
 
 _CONNECT_TIMEOUT = 10.0  # seconds
 _MAX_STOPS = 4  # stop texts; OpenAI accepts no more
+_USAGE = {"stream_options": {"include_usage": True}}
+_MAX_FETCHED = 2**26  # bytes
 _REPLACED = {*LIMIT_FIELDS, "stream_options"}  # fields of a request that are not sent as they are
 
 
@@ -86,9 +110,11 @@ class OpenAIBackend(AsyncContext):
         self._limit_field, self._continues = limit_field, continues
         self._requests_usage = True
         self._violation = ""
-        key = api_key or os.environ.get("OPENAI_API_KEY") or "none"
+        self._density = Density()
+        key = (api_key or "").strip() or os.environ.get("OPENAI_API_KEY", "").strip() or "none"
         # Shorter than the timeout of the answer: what was never connected cost nothing.
         self._client = Client(base_url, key, connect_timeout=min(0.9 * timeout, _CONNECT_TIMEOUT))
+        self._tokenizer = Tokenizer(self._client, model)
 
     def can_continue(self, body: Mapping[str, Any]) -> bool | None:
         if not can_be_continued(body):
@@ -109,7 +135,7 @@ class OpenAIBackend(AsyncContext):
         if continue_from is None and not suffix:
             return await self._answer(body, limit)
         if (known := self.can_continue(body)) is False:
-            raise Refused("an answer to this request cannot be continued", code="not_continued")
+            raise Refused("an answer to this request cannot be continued", code="not_continued", sent=False)
         try:
             return await self._continue(body, limit, continue_from, suffix)
         except Refused:
@@ -123,11 +149,11 @@ class OpenAIBackend(AsyncContext):
             async with asyncio.timeout(self._timeout):
                 response = await self._client.post(url, body)
                 try:
-                    return mapping(parse_json(await response.read()))
+                    return mapping(parse_json(await Body(response, _MAX_FETCHED).all()))
                 finally:
-                    response.close()
+                    self._client.release(response)
         except Exception as error:
-            raise self._client.failure(error) from None
+            raise failure(error, body) from None
 
     async def close(self) -> None:
         await self._client.close()
@@ -135,13 +161,16 @@ class OpenAIBackend(AsyncContext):
     async def _answer(self, body: Mapping[str, Any], limit: int) -> Completion:
         if self._violation:
             raise LimitViolated(self._violation)
-        answer = Answer(body, limit)
-        failure = await self._receive(self._request(body, limit), answer)
+        answer = Answer(body, limit, self._density)
+        failed = await self._receive(self._request(body, limit), answer)
         # What breaks after the last word does not matter: the answer is complete.
         if answer.finish is None and not answer.overrun:
-            raise failure or Unavailable("the stream ended without a finish_reason", tokens=None)
+            cause = "a stream without an end"
+            raise failed or Unavailable("the stream ended without a finish_reason", tokens=None, cause=cause)
         if answer.finish in ("abort", "error"):  # vLLM, SGLang
             raise Unavailable(f"the server stopped with finish_reason {answer.finish}", tokens=None)
+        if not answer.overrun and answer.is_doubtful:
+            answer.counted = await self._tokenizer.count(answer.text())
         done = answer.completion(self.model)
         if "limit_ignored" in done.flags:
             self._violation = f"the server at {self._client.url} ignored a limit of {limit:,} tokens: {done.tokens:,}"
@@ -157,42 +186,63 @@ class OpenAIBackend(AsyncContext):
 
     async def _receive(self, request: dict[str, Any], answer: Answer) -> BackendError | None:
         """Read the answer to its end, or to its limit; returns what cut it short, if anything did."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._timeout
+        deadline = asyncio.get_running_loop().time() + self._timeout
         try:
             async with asyncio.timeout_at(deadline) as clock:
                 response = await self._open(request)
                 try:
-                    if response.content_type == "application/json":  # a server that does not stream
-                        answer.add(read_event(b"", await response.read()))
-                        return None
-                    parser = EventParser()
-                    while not parser.done:
-                        chunk = await response.content.readany()
-                        events = parser.feed(chunk) if chunk else parser.end()
-                        for kind, data in events:
-                            answer.add(read_event(kind, data))
-                        if answer.overrun:  # what has already arrived is still counted; nothing more is waited for
-                            clock.reschedule(loop.time())
-                        elif events and answer.pieces:  # before the first piece a model may think, or wait its turn
-                            clock.reschedule(min(deadline, loop.time() + self._stall_timeout))
+                    bounds = _bounds(request, answer.limit)
+                    body = Body(response, bounds.stream)
+                    first = await body.some()
+                    if response.content_type.endswith("json") or first.lstrip().startswith(b"{"):
+                        body.most = bounds.event
+                        found = read_event(b"", first + await body.all())  # of a server that does not stream
+                        if not isinstance(found, dict) or "choices" not in found:
+                            raise NoCompletion(response.content_type)
+                        answer.add(found)
+                        await self._client.finish(response)
+                    elif await self._read_stream(first, body, EventParser(bounds.event), answer, clock):
+                        await self._client.finish(response)
+                    elif first and response.content_type != "text/event-stream" and b'"choices"' not in first:
+                        raise NoCompletion(response.content_type)
                 finally:
-                    response.close()
+                    self._client.release(response)
         except Exception as error:  # aiohttp and the parsers raise many kinds for bytes that are not an answer
             silence = "stopped within its answer" if answer.pieces else "did not answer in time"
-            return self._client.failure(error, silence=silence)
+            return failure(error, request, silence=silence)
         return None
+
+    async def _read_stream(
+        self, chunk: bytes, body: Body, parser: EventParser, answer: Answer, clock: asyncio.Timeout
+    ) -> bool:
+        """Whether it was a stream of events."""
+        loop = asyncio.get_running_loop()
+        deadline = clock.when() or loop.time()
+        while True:
+            events = parser.feed(chunk) if chunk else parser.end()
+            for kind, data in events:
+                answer.add(read_event(kind, data))
+            if answer.overrun:  # what has already arrived is still counted; nothing more is waited for
+                clock.reschedule(loop.time())
+            elif events and answer.pieces:  # before the first piece a model may think, or wait its turn
+                clock.reschedule(min(deadline, loop.time() + self._stall_timeout))
+            if parser.done:
+                return parser.started
+            chunk = await body.some()
 
     async def _open(self, request: dict[str, Any]) -> ClientResponse:
         path = "/chat/completions" if "messages" in request else "/completions"
         if self._requests_usage:
             try:
-                return await self._client.post(path, {**request, "stream_options": {"include_usage": True}})
+                return await self._client.post(path, {**request, **_USAGE}, watch=True)
             except StatusError as error:
                 if error.status not in (400, 422) or "stream_options" not in error.content:
                     raise
-            self._requests_usage = False  # a refusal generated nothing: asking again is still the same attempt
-        return await self._client.post(path, request)
+                self._requests_usage = False
+                if error.generated or checked_after_generating(request):
+                    raise
+            # This refusal generated nothing: asking again is still the same attempt.
+        return await self._client.post(path, request, watch=True)
 
     async def _continue(self, body: Mapping[str, Any], limit: int, first: Completion | None, suffix: str) -> Completion:
         """The next part, after `first` and the suffix."""
@@ -201,7 +251,7 @@ class OpenAIBackend(AsyncContext):
         whole = (first.text if first else "") + suffix
         sent = whole.rstrip() if chat else whole
         if not sent or (first and _has_more_than_text(first)):
-            raise Refused("the server cannot continue this answer", code="not_continued")
+            raise Refused("the server cannot continue this answer", code="not_continued", sent=False)
         request = _continuation(body, sent)
         if opens_box(suffix):
             request["stop"] = list(BOX_STOPS[:_MAX_STOPS])
@@ -218,6 +268,21 @@ class OpenAIBackend(AsyncContext):
         return with_text(more, text)
 
 
+class _Bounds(NamedTuple):
+    """Bytes that an answer can have: as a stream, and as one event or one body of JSON."""
+
+    stream: int
+    event: int
+
+
+def _bounds(body: Mapping[str, Any], limit: int) -> _Bounds:
+    """Generous: an event around a token takes 1 kB on some servers, and its 20 alternatives several, if asked for."""
+    if any("logprobs" in field and value for field, value in body.items()):
+        most = 2**24 + 2**14 * limit
+        return _Bounds(min(most, 2**28), min(most, 2**26))
+    return _Bounds(min(2**22 + 2**11 * limit, 2**28), min(2**20 + 2**8 * limit, 2**26))
+
+
 # --- continuing --------------------------------------------------------------------------------
 
 
@@ -232,7 +297,8 @@ def _continuation(body: Mapping[str, Any], said: str) -> dict[str, Any]:
 def _has_more_than_text(answer: Completion) -> bool:
     """Whether an answer has reasoning or tool calls, which cannot be sent back."""
     (choice,) = answer.body["choices"]
-    return not choice.get("message", {}).keys() <= {"role", "content"}
+    message = choice.get("message", {})
+    return not message.keys() <= {"role", "content"} or not isinstance(message.get("content", ""), str)
 
 
 def _continued(first: Completion, said: str, more: Completion) -> bool:

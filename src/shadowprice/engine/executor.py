@@ -1,9 +1,16 @@
 """The loop: reserve, send, retry, settle, report. The only place that talks to backends.
 
-Units are reserved in the ledger before anything is sent, and settled by what was used, together with the answer.
-An attempt that is known to have generated nothing is repeated on the same reservation. An attempt with an unknown
-outcome has spent it, and the scheduler decides how its request continues. An unexpected exception, from a bug in this
-package or in a backend, is a failure of one request like any other: it does not end the run.
+Units are reserved in the ledger before anything is sent, and settled by what was used, together with the answer. A
+reservation exists only while its attempt may be generating, so that a crash costs what was under way and no more.
+
+An attempt that is known to have generated nothing is settled as such, and repeated after a pause: its units are held
+back for it until then. An attempt with an unknown outcome has spent its reservation, and the scheduler decides how its
+request continues. An unexpected exception, from a bug in this package or in a backend, is a failure of one request
+like any other: it does not end the run. Outages are waited out (`engine.breaker`).
+
+**Exposure.** That a server generated nothing for a request it received is the server's word. Grants that are taken on
+its word add up, each of them once, and beyond a share of the budget the run stops. On top of that share come what was
+under way at the same time, and the probes of an outage, which are sent one at a time.
 
 A server that ignores a limit breaks the promise of the budget. Answers under way are received to their end and
 charged for what they used; nothing more is sent.
@@ -12,17 +19,17 @@ charged for what they used; nothing more is sent.
 from __future__ import annotations
 
 import asyncio
-import random
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import orjson
 
 from shadowprice.accounts.sqlite import Ledger, Settlement
 from shadowprice.backends.base import Backend, join
 from shadowprice.cost import TOKENS, Rates
+from shadowprice.engine.breaker import Breaker
 from shadowprice.engine.scheduler import Report, Scheduler, Work
 from shadowprice.errors import BackendError, LimitViolated, Unavailable
 from shadowprice.formats.results import chunk_line, result_line
@@ -31,15 +38,29 @@ from shadowprice.types import Completion, Result, Usage
 # Whether the answer to a request, by its id, is correct; None: unknown. Called in a thread, and at the end for
 # answers that were cut. A scheduler stops sampling at a correct one.
 Grader: TypeAlias = Callable[[str, Completion], "bool | None"]
-_LOST_IN_A_ROW = 16  # attempts, at least, before an execution stops because nobody knows what they cost
-_POLL = 0.2  # seconds between two checks whether the execution was stopped, while a retry waits
+_POLL = 0.2  # seconds between two checks whether the execution was stopped, while work waits
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """What an execution puts up with.
+
+    patience  seconds that an outage may last before the execution stops
+    pause     seconds before the first repetition; later ones wait twice as long each time
+    exposure  share of the budget that may be taken on the server's word
+    """
+
+    patience: float = 300.0
+    pause: float = 0.5
+    exposure: float = 0.1
 
 
 @dataclass
 class Progress:
     """The progress of an execution, passed to `on_event` whenever something has happened.
 
-    After `stop` nothing more is sent, and what is under way is finished; `stopped` is the reason.
+    After `stop` nothing more is sent, and what is under way is finished; `stopped` is the reason. `waiting` says what
+    is being waited for, if the server is unavailable.
     """
 
     budget: int
@@ -49,11 +70,12 @@ class Progress:
     rounds: int = 0
     running: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
+    waiting: str = ""
     stopped: str = ""
 
     def restart(self) -> None:
         """For another execution of the same run."""
-        self.running, self.stopped = 0, ""
+        self.running, self.waiting, self.stopped = 0, "", ""
         self.outcomes.clear()
 
     def stop(self, reason: str) -> None:
@@ -67,7 +89,7 @@ async def execute(
     *,
     concurrency: int = 8,
     attempts: int = 4,
-    patience: float = 30.0,
+    tolerance: Tolerance = Tolerance(),
     rates: Rates = TOKENS,
     grade: Grader | None = None,
     progress: Progress | None = None,
@@ -78,18 +100,35 @@ async def execute(
     """Sends what `scheduler` decides on until nothing is worth its price; everything is recorded in the ledger.
 
     concurrency  pieces of work under way at the same time
-    attempts     at one piece of work, as long as they are known to have generated nothing
-    patience     seconds to wait between two attempts, at most
+    attempts     at one piece of work, as long as they are known to have generated nothing; outages do not count
     record_rest  whether the ledger keeps the results of requests that were never sent
     on_result    called with the result of every request, once it is in the ledger
     """
     progress = progress or Progress(ledger.budget)
-    loop = _Loop(scheduler, ledger, backend, concurrency, attempts, patience, rates, grade, progress)
+    breaker = Breaker(concurrency, tolerance.patience, tolerance.pause)
+    loop = _Loop(scheduler, ledger, backend, concurrency, attempts, tolerance, rates, grade, progress, breaker)
     loop.on_result, loop.on_event = on_result, on_event
     await loop.run()
     if record_rest:
         loop.close()
     return progress
+
+
+class _Attempt(NamedTuple):
+    """An attempt at a piece of work: the number of those before it that count, and when it was sent."""
+
+    work: Work
+    tried: int
+    turn: int
+
+
+class _Repetition(NamedTuple):
+    """A piece of work that generated nothing and is sent again, from `due` on."""
+
+    work: Work
+    tried: int
+    error: BackendError
+    due: float
 
 
 @dataclass
@@ -99,33 +138,41 @@ class _Loop:
     backend: Backend
     concurrency: int
     attempts: int
-    patience: float
+    tolerance: Tolerance
     rates: Rates
     grade: Grader | None
     progress: Progress
+    breaker: Breaker
     on_result: Callable[[Result], None] = lambda result: None
     on_event: Callable[[Progress], None] = lambda progress: None
     under_way: dict[int, asyncio.Task[None]] = field(default_factory=dict)  # by reservation
-    ended: deque[tuple[int, Report]] = field(default_factory=deque)
+    ended: deque[tuple[int, _Attempt, Report]] = field(default_factory=deque)
+    repeated: deque[_Repetition] = field(default_factory=deque)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     crash: BaseException | None = None
-    lost: int = 0  # attempts in a row that failed at an unknown cost
+    exposed: int = 0  # grants taken on the server's word, in units; repetitions and probes of outages are left out
+    most_reserved: int = 0  # at the same time
 
     async def run(self) -> None:
+        clock = asyncio.get_running_loop()
         try:
             while True:
                 with self.ledger.together():  # one wait for the disk
-                    results = self._settle()
-                    starting = self._reserve()
+                    results = self._settle(clock.time())
+                    starting = self._reserve(clock.time())
                 for result in results:
                     self._ended(result)
-                for work, reservation in starting:
-                    self.under_way[reservation] = asyncio.create_task(self._serve(work, reservation))
-                self._notify()
-                if not self.under_way:
+                for attempt, reservation in starting:
+                    self.under_way[reservation] = asyncio.create_task(self._serve(attempt, reservation))
+                self._notify(clock.time())
+                delay = self._delay(clock.time())
+                if not self.under_way and delay is None:
                     break
+                timer = clock.call_later(delay, self.wake.set) if delay is not None else None
                 await self.wake.wait()
                 self.wake.clear()
+                if timer:
+                    timer.cancel()
                 if self.crash is not None:
                     raise self.crash
         finally:
@@ -133,57 +180,57 @@ class _Loop:
                 task.cancel()
             await asyncio.gather(*self.under_way.values(), return_exceptions=True)
 
-    def _reserve(self) -> list[tuple[Work, int]]:
-        """As much work as the concurrency allows, and its reservations."""
-        starting: list[Work] = []
-        available = self.ledger.available
-        while not self.progress.stopped and len(self.under_way) + len(starting) < self.concurrency:
-            work = self.scheduler.next(available)
-            if work is None:
-                break
-            starting.append(work)
-            available -= work.bound
-        return [*zip(starting, self.ledger.reserve_many((w.request.id, w.bound) for w in starting), strict=True)]
+    # --- sending -------------------------------------------------------------------------------
 
-    async def _serve(self, work: Work, reservation: int) -> None:
+    def _reserve(self, now: float) -> list[tuple[_Attempt, int]]:
+        """As much work as the concurrency allows, and its reservations."""
+        starting: list[_Attempt] = []
+        available, turn = self.ledger.available, self.breaker.turn
+        room = 0 if self.progress.stopped else self.breaker.room(len(self.under_way), now)
+        for _ in range(len(self.repeated)):
+            again = self.repeated.popleft()
+            if len(starting) < room and (self.breaker.open or now >= again.due) and again.work.bound <= available:
+                starting.append(_Attempt(again.work, again.tried, turn))
+                available -= again.work.bound
+            else:
+                self.repeated.append(again)
+        available -= sum(again.work.bound for again in self.repeated)  # held back
+        room = min(room, self.concurrency - len(self.under_way) - len(self.repeated))
+        while len(starting) < room and (work := self.scheduler.next(available)) is not None:
+            starting.append(_Attempt(work, 0, turn))
+            available -= work.bound
+        reservations = self.ledger.reserve_many((each.work.request.id, each.work.bound) for each in starting)
+        self.most_reserved = max(self.most_reserved, self.ledger.reserved)
+        return [*zip(starting, reservations, strict=True)]
+
+    def _delay(self, now: float) -> float | None:
+        """Seconds until something that waits may be sent; short, since the execution may be stopped meanwhile."""
+        if self.progress.stopped or not (self.repeated or self.breaker.wait(now)):
+            return None
+        due = self.breaker.wait(now) or min(again.due for again in self.repeated) - now
+        return min(max(due, 0.001), _POLL)
+
+    async def _serve(self, attempt: _Attempt, reservation: int) -> None:
         try:
-            self.ended.append((reservation, await self._attempt(work)))
+            self.ended.append((reservation, attempt, await self._attempt(attempt.work)))
         except BaseException as crash:  # not a failure of one request: an interrupt, or the end of the execution
             self.crash = self.crash or crash
         finally:
             self.wake.set()
 
     async def _attempt(self, work: Work) -> Report:
-        """Retries until an attempt is answered, is refused, may have cost something, or is the last."""
-        tried = 0
-        while True:
-            tried += 1
-            try:
-                found = await self.backend.complete(
-                    work.body, work.grant, continue_from=work.so_far, suffix=work.suffix
-                )
-                whole = _checked(work, found)
-            except (Exception, asyncio.CancelledError) as problem:
-                task = asyncio.current_task()
-                if isinstance(problem, asyncio.CancelledError) and (task is None or task.cancelling()):
-                    raise  # this execution is cancelled, not something that the backend waited for
-                error = problem if isinstance(problem, BackendError) else _failure(problem)
-                again = isinstance(error, Unavailable) and error.tokens == 0 and tried < self.attempts
-                if again:
-                    await self._wait(_pause(error, tried, self.patience))
-                if not again or self.progress.stopped:
-                    return Report(work, self._cost_of_failure(work, error), error=error, attempts=tried)
-            else:
-                graded = self.grade is not None and not work.suffix
-                correct = await asyncio.to_thread(self._correct, work.request.id, whole) if graded else None
-                return Report(work, self._cost(work, found), found, attempts=tried, correct=correct)
-
-    async def _wait(self, seconds: float) -> None:
-        """Ends early if the execution is stopped."""
-        clock = asyncio.get_running_loop().time
-        end = clock() + seconds
-        while not self.progress.stopped and (left := end - clock()) > 0:
-            await asyncio.sleep(min(left, _POLL))
+        try:
+            found = await self.backend.complete(work.body, work.grant, continue_from=work.so_far, suffix=work.suffix)
+            whole = _checked(work, found)
+        except (Exception, asyncio.CancelledError) as problem:
+            task = asyncio.current_task()
+            if isinstance(problem, asyncio.CancelledError) and (task is None or task.cancelling()):
+                raise  # this execution is cancelled, not something that the backend waited for
+            error = problem if isinstance(problem, BackendError) else _failure(problem)
+            return Report(work, self._cost_of_failure(work, error), error=error)
+        graded = self.grade is not None and not work.suffix
+        correct = await asyncio.to_thread(self._correct, work.request.id, whole) if graded else None
+        return Report(work, self._cost(work, found), found, correct=correct)
 
     def _correct(self, id: str, answer: Completion) -> bool | None:
         """None if the grader fails: the answer is kept, ungraded."""
@@ -208,36 +255,65 @@ class _Loop:
             return error.tokens
         return work.bound + self.rates.cost(Usage(output=max(0, error.tokens - work.grant)))
 
-    def _settle(self) -> list[Result]:
+    # --- settling ------------------------------------------------------------------------------
+
+    def _settle(self, now: float) -> list[Result]:
         """Records everything that has ended; returns the results of requests."""
         settlements, results = [], []
         while self.ended:
-            reservation, report = self.ended.popleft()
+            reservation, attempt, report = self.ended.popleft()
             del self.under_way[reservation]
-            result = self._done(report)
+            self._watch(attempt, report, now)
+            again = self._again(attempt, report, now)
+            result = None if again else self.scheduler.done(report._replace(attempts=attempt.tried + 1))
             settlements.append(_settlement(reservation, report, result))
             if result is not None:
                 results.append(result)
         self.ledger.settle_many(settlements)
+        unaffordable = not self.under_way and any(each.work.bound > self.ledger.available for each in self.repeated)
+        if self.progress.stopped or unaffordable:  # the latter where a server exceeded its limits
+            results += self._give_up()
         self.ledger.note_many((result.id, result_line(result)) for result in results if result.completion is None)
         return results
 
-    def _done(self, report: Report) -> Result | None:
-        if isinstance(report.error, LimitViolated):
-            self.progress.stop(str(report.error))
-        elif self.rates.money and report.completion is not None and report.cost > report.work.bound:
-            self.progress.stop(f"request {report.work.request.id!r:.80} cost more than its prompt and its limit can")
-        self._brake(report)
-        return self.scheduler.done(report)
+    def _watch(self, attempt: _Attempt, report: Report, now: float) -> None:
+        """Stops the execution if the server cannot be relied on."""
+        error, work = report.error, report.work
+        if error is not None and error.tokens == 0 and error.sent and not attempt.tried and not self.breaker.open:
+            self.exposed += work.bound
+        if error is None:
+            self.breaker.answered(attempt.turn)
+        else:
+            self.breaker.failed(error, work.place, attempt.turn, now)
+        if self.breaker.reason:
+            self.progress.stop(self.breaker.reason)
+        if isinstance(error, LimitViolated):
+            self.progress.stop(str(error))
+        elif self.rates.money and error is None and report.cost > work.bound:
+            self.progress.stop(f"request {work.request.id!r:.80} cost more than its prompt and its limit can")
+        if self.exposed > self.tolerance.exposure * self.ledger.budget + self.most_reserved:
+            self.progress.stop(
+                f"the server failed requests for {self.exposed:,} units in all and says that it generated nothing for "
+                f"them; more than that is not taken on its word; the last: {error}"
+            )
 
-    def _brake(self, report: Report) -> None:
-        """Stops where every attempt fails at an unknown cost: it would be paid for in full until nothing is left."""
-        if report.completion is not None:
-            self.lost = 0
-        elif report.error is not None and report.error.tokens is None:
-            self.lost += 1
-            if self.lost >= max(_LOST_IN_A_ROW, 2 * self.concurrency):
-                self.progress.stop(f"{self.lost} attempts in a row failed at an unknown cost, the last: {report.error}")
+    def _again(self, attempt: _Attempt, report: Report, now: float) -> bool:
+        """Whether the same piece of work is sent again: it is known to have generated nothing."""
+        error = report.error
+        if not isinstance(error, Unavailable) or error.tokens != 0 or self.progress.stopped:
+            return False
+        tried = attempt.tried + (not self.breaker.open)
+        if tried >= self.attempts:
+            return False
+        due = now + self.breaker.pause(max(1, tried), error)
+        self.repeated.append(_Repetition(report.work, tried, error, due))
+        return True
+
+    def _give_up(self) -> list[Result]:
+        """Ends what waits to be repeated."""
+        reports = [Report(each.work, 0, error=each.error, attempts=each.tried) for each in self.repeated]
+        self.repeated.clear()
+        return [result for report in reports if (result := self.scheduler.done(report)) is not None]
 
     def close(self) -> None:
         """Ends the other requests. Parts of answers become answers only if the run was not stopped."""
@@ -251,23 +327,19 @@ class _Loop:
                 notes.append((result.id, result_line(result)))
             self._ended(result)
         self.ledger.note_many(notes)
-        self._notify()
+        self._notify(0.0)
 
     def _ended(self, result: Result) -> None:
         self.progress.outcomes[result.outcome] += 1
         self.on_result(result)
 
-    def _notify(self) -> None:
-        self.progress.spent, self.progress.running = self.ledger.spent, len(self.under_way)
-        self.progress.tokens = self.ledger.usage.output
-        self.progress.price, self.progress.rounds = self.scheduler.price, len(self.scheduler.rounds)
-        self.on_event(self.progress)
-
-
-def _pause(error: BackendError, tried: int, patience: float) -> float:
-    """The delay that the server asked for; otherwise exponential backoff with jitter."""
-    named = error.delay if isinstance(error, Unavailable) else None
-    return min(patience, named if named is not None else 2.0 ** (tried - 1) * random.uniform(0.5, 1.0))
+    def _notify(self, now: float) -> None:
+        progress = self.progress
+        progress.spent, progress.running = self.ledger.spent, len(self.under_way)
+        progress.tokens = self.ledger.usage.output
+        progress.price, progress.rounds = self.scheduler.price, len(self.scheduler.rounds)
+        progress.waiting = self.breaker.describe(now) if self.repeated or self.under_way else ""
+        self.on_event(progress)
 
 
 def _settlement(reservation: int, report: Report, result: Result | None) -> Settlement:
@@ -275,7 +347,8 @@ def _settlement(reservation: int, report: Report, result: Result | None) -> Sett
     answered = result is not None and result.completion is not None
     if report.completion is None:
         if report.cost == 0 and not answered:
-            return Settlement("void", reservation, 0, None, None)
+            sent = report.error is not None and report.error.sent
+            return Settlement("free" if sent else "void", reservation, 0, None, None)
         usage = Usage(output=report.error.tokens or 0) if report.error else Usage()
     else:
         usage = report.completion.usage

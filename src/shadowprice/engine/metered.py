@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from shadowprice.backends.base import join
 from shadowprice.cost import TOKENS, Rates
-from shadowprice.engine.scheduler import TRIAL, Batch, CanContinue, Report, Round, Work, flagged, is_over
+from shadowprice.engine.scheduler import LARGEST_CHUNK, TRIAL, Batch, CanContinue, Report, Round, Work, flagged, is_over
 from shadowprice.forecast.calibration import recalibrate
 from shadowprice.market.gittins import Schedule, schedule
 from shadowprice.types import Completion, Forecast, Request, Result
@@ -78,6 +78,7 @@ class Metered:
         self._heap: list[_Chunk] = []
         self._outdated = True  # the heap: forecasts changed or requests were added
         self._running: dict[int, int] = {}  # units reserved, by place
+        self._cut: dict[int, _Chunk] = {}  # chunks under way of which only a piece was sent, by place
         self._trial: int | None = None  # the request that shows whether the server continues; under way or next
         self._counts = True  # the server counts its tokens, so that they can be metered
 
@@ -129,6 +130,8 @@ class Metered:
                 self._running[place] = work.bound
                 if continues is None:
                     self._trial = place
+                elif work.grant == LARGEST_CHUNK:
+                    self._cut[place] = chunk
                 return work
             if self._running:
                 return None  # until work under way returns units
@@ -243,7 +246,12 @@ class Metered:
 
     def _push(self, place: int) -> None:
         self._waiting[place] = True
-        if not self._outdated and (chunk := self._next_chunk(place)):
+        cut, age = self._cut.pop(place, None), int(self._age[place])
+        if self._outdated:
+            return
+        # The rest of a chunk that was sent in pieces is still worth what the chunk was worth.
+        rest = cut._replace(age=age) if cut and cut.age <= age < cut.stop else None
+        if chunk := rest or self._next_chunk(place):
             heapq.heappush(self._heap, chunk)
 
     def _restart(self, place: int) -> None:
@@ -309,7 +317,8 @@ class Metered:
         units = (available + sum(self._running.values())) // min(self.concurrency, batch.unanswered)
         share = batch.affordable(place, units)
         if continues:
-            return min(length, max(self.chunk, share))
+            most = share if batch.rates.money else min(share, LARGEST_CHUNK)  # a chunk more would pay its prompt again
+            return min(length, max(self.chunk, most))
         if not self._counts:  # whatever is granted will be charged
             return length
         if not chunk.minus_index:

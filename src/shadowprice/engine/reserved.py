@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from shadowprice.backends.base import join
 from shadowprice.cost import TOKENS, Rates
 from shadowprice.engine.prompts import with_limit
-from shadowprice.engine.scheduler import TRIAL, Batch, CanContinue, Report, Round, Work, flagged, is_over
+from shadowprice.engine.scheduler import LARGEST_CHUNK, TRIAL, Batch, CanContinue, Report, Round, Work, flagged, is_over
 from shadowprice.forecast.conditional import remaining
 from shadowprice.market import allocate
 from shadowprice.types import Allocation, Completion, Forecast, Request, Result
@@ -75,9 +75,9 @@ class Reserved:
         self._queue: deque[_Turn] = deque()
         self._running = 0
         self._cleared = False
-        self._trial: _Turn | None = None  # shows whether the server continues; its grant is what remains
+        self._trial: int | None = None  # the request that shows whether the server continues
         self._best: dict[int, _Best] = {}  # of several samples
-        self._left: dict[int, int] = {}  # of the grant of each request, before the sample under way
+        self._left: dict[int, int] = {}  # of the grant of each request, before the piece or sample under way
 
     @property
     def metered(self) -> bool:
@@ -107,7 +107,7 @@ class Reserved:
         while self._queue:
             turn = self._queue[0]
             unknown = self._batch.continues(turn.place) is None
-            if unknown and self._trial:
+            if unknown and self._trial is not None:
                 return None
             work = self._work(turn)
             if work.bound <= available:
@@ -115,7 +115,7 @@ class Reserved:
                 self._running += 1
                 self._left[turn.place] = turn.grant
                 if unknown and (work.so_far or work.grant < turn.grant):
-                    self._trial = turn._replace(grant=turn.grant - work.grant)
+                    self._trial = turn.place
                 return work
             # Not affordable: a server generated more than it was granted.
             if self._running:
@@ -130,7 +130,8 @@ class Reserved:
     def done(self, report: Report) -> Result | None:
         self._running -= 1
         batch, place = self._batch, report.work.place
-        rest, self._trial = (self._trial, None) if self._trial and self._trial.place == place else (None, self._trial)
+        if self._trial == place:
+            self._trial = None
         batch.charge(report)
         if self.samples > 1:
             return self._sampled(report)
@@ -141,9 +142,9 @@ class Reserved:
         if over or batch.continues(place) is False:
             return batch.answered(place, answer, report.correct)
         batch.so_far[place] = answer
-        more = min(rest.grant, batch.cap[place] - answer.tokens) if rest else 0
-        if rest and more:
-            self._queue.appendleft(rest._replace(grant=int(more)))
+        rest = int(min(self._left[place] - report.work.grant, batch.cap[place] - answer.tokens))
+        if rest > 0:
+            self._queue.appendleft(_Turn(place, rest))
         return None
 
     def close(self, stopped: str = "") -> Iterable[Result]:
@@ -220,8 +221,11 @@ class Reserved:
     def _work(self, turn: _Turn) -> Work:
         batch, grant = self._batch, turn.grant
         so_far = batch.so_far.get(turn.place)
-        if batch.continues(turn.place) is None:  # a piece, and another that shows whether the server continues
+        continues = batch.continues(turn.place)
+        if continues is None:  # a piece, and another that shows whether the server continues
             grant = min(TRIAL, grant if so_far else -(-grant // 2))
+        elif continues and not batch.rates.money:
+            grant = min(grant, LARGEST_CHUNK)
         if self.samples > 1:
             grant = int(min(grant, batch.cap[turn.place] / self.samples))
         body = batch.requests[turn.place].body

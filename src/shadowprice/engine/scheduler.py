@@ -24,6 +24,7 @@ from shadowprice.errors import BackendError, LimitViolated, Refused
 from shadowprice.formats.declined import declined
 from shadowprice.types import Completion, Failure, Forecast, Outcome, Request, Result, Usage
 
+LARGEST_CHUNK = 256  # tokens of an answer that can be continued: a crash loses what is under way, and no more
 TRIAL = 8  # tokens of each of the two pieces that show whether a server continues a part of an answer
 
 

@@ -1,0 +1,138 @@
+"""What an answer is charged, and when its stream is cut: from what arrived of it. The table is in `openai`.
+
+Texts are measured in characters. Those of Chinese, Japanese and Korean count as 3: most are a token of their own, or
+half of one. A run of one sign (spaces of an indentation, dashes of a table) counts as 4: up to 128 are one token.
+
+How many characters a token has is learnt from credible answers: those whose count, given by the server, is not below
+their pieces, not above their limit and plausible for their text, and that hide no reasoning. A long text of few tokens
+is what a server shows that ignores its limit, so all numbers are kept within what languages and programs have.
+
+                                     at first   learnt
+    typical, to estimate a count            4   the average, from 1 to 6
+    most, to find a count impossible       10   1.5 times the densest answer, from 8 to 15
+
+Of 2,133 recorded answers of two small models (arithmetic, prose, code; 2.6 and 3.1 on average), the densest has 6.3.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+__all__ = ["Charge", "Density", "Seen", "charge", "is_doubtful", "is_over", "length", "surplus"]
+
+_SLACK = 64  # characters above any density: a few long words
+_LONGEST_RUN = 128  # of one sign, in one token
+_ONE_TOKEN = 7  # characters: pieces that are not longer on average look like one token each
+_SHORTEST_LESSON = 16  # tokens; shorter answers vary too much
+_LESSONS = 8  # answers before what was learnt about the densest counts
+_RUN = re.compile(r"([\W_])\1{4,}")
+_WIDE = re.compile("[\u2e80-\ud7ff\uf900-\ufaff\U00020000-\U0003ffff]")
+
+
+def length(text: str) -> int:
+    """The characters of a text."""
+    return len(text) if text.isascii() else len(text) + 2 * len(_WIDE.findall(text))
+
+
+def surplus(text: str) -> int:
+    """By how much `length` is too high because of runs of one sign; asked only where a text seems too long."""
+    sizes = [run.end() - run.start() for run in _RUN.finditer(text)]
+    return sum(size - 4 * -(-size // _LONGEST_RUN) for size in sizes)
+
+
+class Density:
+    """Characters per token in the answers of one server."""
+
+    def __init__(self) -> None:
+        self._characters = self._tokens = self._answers = 0
+        self._densest = 0.0
+
+    @property
+    def typical(self) -> float:
+        return min(max(self._characters / self._tokens, 1.0), 6.0) if self._tokens else 4.0
+
+    @property
+    def most(self) -> float:
+        return min(max(1.5 * self._densest, 8.0), 15.0) if self._answers >= _LESSONS else 10.0
+
+    def learn(self, characters: int, tokens: int) -> None:
+        """From a credible answer; what no text has is ignored."""
+        if tokens >= _SHORTEST_LESSON and 0.5 <= characters / tokens <= 10:
+            self._characters += characters
+            self._tokens += tokens
+            self._answers += 1
+            self._densest = max(self._densest, characters / tokens)
+
+    def longest(self, tokens: int) -> int:
+        """Characters that so many tokens can have."""
+        return int(self.most * tokens) + _SLACK
+
+    def fewest(self, characters: int) -> int:
+        """Tokens that such a text must have."""
+        return max(0, -int(-(characters - _SLACK) // self.most))
+
+    def estimate(self, pieces: int, characters: int) -> int:
+        """Tokens of a text: its pieces if they look like one token each, else by its length."""
+        if characters <= _ONE_TOKEN * pieces:
+            return pieces
+        return max(pieces, -int(-characters // self.typical))
+
+
+class Seen(NamedTuple):
+    """What arrived of an answer."""
+
+    pieces: int
+    characters: int
+    used: int | None  # tokens, by the server
+    reasoning: int = 0  # tokens of these, by the server
+    wrong: bool = False  # the server's count is not a count
+    cut: bool = False  # the server says that the limit ended it
+    counted: int | None = None  # tokens of the text, by the server's tokenizer
+
+
+@dataclass(frozen=True)
+class Charge:
+    tokens: int
+    source: Literal["server", "counted", "assumed"]
+    flags: tuple[str, ...] = ()
+
+
+def is_over(seen: Seen, limit: int, density: Density) -> bool:
+    """Whether more arrived than `limit` tokens can be."""
+    if seen.pieces > limit or seen.characters > density.longest(limit):
+        return True
+    # A text may be written in other tokens than the tokenizer would choose: a small excess shows nothing.
+    return (_counted(seen, density) or 0) > limit + max(8, limit // 50)
+
+
+def is_doubtful(seen: Seen, limit: int, density: Density) -> bool:
+    """Whether a tokenizer should count: the text looks longer than what would be charged for it."""
+    estimate = density.estimate(seen.pieces, seen.characters)
+    return estimate > limit if seen.used is None else estimate > 1.1 * min(seen.used, limit) + 8
+
+
+def charge(seen: Seen, limit: int, density: Density) -> Charge:
+    used, counted = seen.used or 0, _counted(seen, density)
+    estimate = density.estimate(seen.pieces, seen.characters) if counted is None else counted
+    if is_over(seen, limit, density):
+        return Charge(max(estimate, used, limit + 1), "counted", ("limit_ignored",))
+    # An answer that was cut at its limit cannot have been empty, even if none of it was shown.
+    low = max(seen.pieces, density.fewest(seen.characters), int(seen.cut), 9 * (counted or 0) // 10 - 8)
+    if seen.wrong or (seen.used is not None and max(low, seen.reasoning) > used):
+        tokens = max(limit, estimate if counted is None else 0, used, seen.reasoning)
+        ignored = ("limit_ignored",) if max(used, seen.reasoning) > limit else ()
+        return Charge(tokens, "assumed", ("usage_wrong", *ignored))
+    if seen.used is not None:
+        return Charge(used, "server", ("limit_ignored",) if used > limit else ())
+    if counted is None and estimate > limit:
+        return Charge(estimate, "counted", ("usage_estimated",))
+    return Charge(limit, "assumed")
+
+
+def _counted(seen: Seen, density: Density) -> int | None:
+    """The tokenizer's count, if the text can have so few tokens."""
+    if seen.counted is None or seen.counted < max(1, seen.pieces, density.fewest(seen.characters)):
+        return None
+    return seen.counted

@@ -1,0 +1,175 @@
+"""What a failed request means: what it cost, whether to ask again, and whether others would fail like it.
+
+    what came                                                   cost       error
+    no connection: refused, unknown host, TLS, not in time      nothing    Unavailable, sent=False
+    401, 402, 403, 404, 405, a redirect, insufficient_quota     nothing    Denied
+    413                                                         nothing    Refused
+    429, 503                                                    nothing    Unavailable
+    400, 422 to a plain request                                 nothing    Refused
+    400, 422 to a request for tools or structured output        unknown    Refused
+    other 4xx                                                   unknown    Refused
+    408, 409, 500, 502, 504, other 5xx                          unknown    Unavailable
+    2xx, but no completion: a page in HTML, JSON of another form nothing   Unavailable
+    2xx: an error, a cut or malformed stream, too many bytes    unknown    Unavailable
+    a connection that breaks, or no answer in time              unknown    Unavailable
+
+An unknown cost is charged in full. So is every status above whose body contains a completion, or the count of one:
+the server has generated, whatever it says. Structured output is checked by some servers after they generated it, and
+refused with 400 then. A connection that is lost before the first byte of a response has an unknown cost even if it was
+used before and may have been closed while the request was on its way: the server may have received it.
+
+`cause` is the same for failures of the same kind: a status, the server's code for it and its reason, without numbers
+and ids, which differ from one request to the next.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from shadowprice.backends._events import ServerError, TooLong, reason
+from shadowprice.errors import BackendError, Denied, MissingExtra, Refused, Unavailable
+from shadowprice.redact import redact
+
+try:
+    import aiohttp
+except ImportError:
+    raise MissingExtra("openai", "talking to an OpenAI-compatible server") from None
+
+__all__ = ["NoCompletion", "StatusError", "checked_after_generating", "failure", "line"]
+
+_LONGEST_DELAY = 300.0  # seconds; a server that asks for more is asked again after this
+# Raised before a request is sent. The connection timeout is the only one that aiohttp keeps here.
+_NOTHING_SENT = (aiohttp.ClientConnectorError, aiohttp.ServerTimeoutError, aiohttp.ClientHttpProxyError)
+_DENIED = {401, 402, 403, 404, 405}
+_BUSY = {429, 503}  # nobody took the request: overloaded, or the model is still loading
+_QUOTA = "insufficient_quota"  # OpenAI's code for an account that is empty
+_GENERATED = re.compile(r'"(choices|completion_tokens|failed_generation)"\s*:')
+_STRUCTURED = {
+    "ebnf", "format", "functions", "grammar", "json_schema", "regex", "response_format", "structural_tag",
+    "structured_outputs", "tools",
+}  # fmt: skip
+
+
+class StatusError(Exception):
+    """A response with a status other than 2xx.
+
+    content  its body as text; truncated: only the beginning of it
+    """
+
+    def __init__(
+        self, status: int, headers: Mapping[str, str], content: str, parsed: Any = None, *, truncated: bool = False
+    ) -> None:
+        super().__init__(status)
+        self.status, self.headers, self.content = status, headers, content
+        about = parsed.get("error") or parsed if isinstance(parsed, dict) else parsed
+        codes = [about.get("code"), about.get("type")] if isinstance(about, dict) else []
+        self.codes = [code for code in codes if isinstance(code, str)]
+        self.reason = reason(parsed) if parsed else content
+        # A refusal is short: whatever is long, and no page, may be an answer.
+        self.generated = bool(_GENERATED.search(content)) or (truncated and content.lstrip()[:1] in ("{", "["))
+
+
+class NoCompletion(Exception):
+    """A successful response that is something else than a completion; the argument is its content type."""
+
+
+def checked_after_generating(body: Mapping[str, Any]) -> bool:
+    """Whether a server may generate an answer to `body` and refuse the request because of what it generated."""
+    for field, value in body.items():
+        if value and (field in _STRUCTURED or field.startswith("guided_")) and value != {"type": "text"}:
+            return True
+    return False
+
+
+def failure(
+    error: Exception, body: Mapping[str, Any] | None = None, *, silence: str = "did not answer in time"
+) -> BackendError:
+    """The error to raise for what went wrong with a request for `body`."""
+    if isinstance(error, StatusError):
+        return _refusal(error, body or {})
+    if isinstance(error, _NOTHING_SENT):
+        return Unavailable(f"no connection: {line(error)}", tokens=0, cause=_unconnected(error), sent=False)
+    if isinstance(error, NoCompletion):
+        what = f"not a completion ({line(error)[:60]})"
+        return Unavailable(f"the server's answer is {what}", tokens=0, cause=what)
+    if isinstance(error, TimeoutError):
+        cause = "no answer in time" if silence == "did not answer in time" else silence
+        return Unavailable(f"the server {silence}", tokens=None, cause=cause)
+    if isinstance(error, TooLong):
+        return Unavailable(f"the server sends too much: {line(error)}", tokens=None, cause="too many bytes")
+    if isinstance(error, ServerError):
+        said = line(error)
+        return Unavailable(f"the server reported an error: {said}", tokens=None, cause=f"error: {_stable(said)}")
+    if isinstance(error, aiohttp.ClientResponseError):
+        return Unavailable(f"not an answer: {line(error.message)}", tokens=None, cause="not an answer")
+    if isinstance(error, aiohttp.ClientError | OSError):
+        return Unavailable(f"the connection broke: {line(error)}", tokens=None, cause="the connection broke")
+    return Unavailable(f"not an answer: {line(error)}", tokens=None, cause="not an answer")
+
+
+def _refusal(error: StatusError, body: Mapping[str, Any]) -> BackendError:
+    status, said = error.status, line(error.reason or "no reason given")
+    message, delay = f"{status}: {said}", _delay(error.headers)
+    code = next((code for code in error.codes if code.lower() not in said.lower()), "")
+    cause = ": ".join(filter(None, (str(status), _stable(line(code)) if code else "", _stable(said))))
+    unknown = None if error.generated else 0  # what nothing is charged for, as a rule
+    if 300 <= status < 400:
+        where = line(error.headers.get("location", "nowhere"))
+        return Denied(f"{status}: the server redirects to {where}", tokens=unknown, cause=f"redirect to {where[:100]}")
+    if status in _DENIED or _QUOTA in error.codes:
+        return Denied(message, tokens=unknown, cause=cause)
+    if status in _BUSY:
+        return Unavailable(message, tokens=unknown, cause=cause, delay=delay)
+    if status in (408, 409) or status >= 500:
+        return Unavailable(message, tokens=None, cause=cause, delay=delay)
+    if status == 413 or (status in (400, 422) and not checked_after_generating(body)):
+        return Refused(message, tokens=unknown, cause=cause)
+    return Refused(message, tokens=None, cause=cause)
+
+
+def _unconnected(error: Exception) -> str:
+    if isinstance(error, aiohttp.ClientHttpProxyError):
+        return f"refused by the proxy: {error.status}"
+    if not isinstance(error, aiohttp.ClientConnectorError):
+        return "no connection in time"
+    where = f"{error.host}:{error.port}"
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return f"unknown host ({error.host})"
+    if isinstance(error, aiohttp.ClientSSLError | aiohttp.ClientConnectorCertificateError):
+        return f"no secure connection ({where})"
+    if isinstance(error.os_error, ConnectionRefusedError):
+        return f"connection refused ({where})"
+    return f"no connection ({where})"
+
+
+def line(said: object) -> str:
+    """Anything as one line of limited length, without secrets."""
+    return redact(" ".join((str(said) or type(said).__name__).split()))[:300]
+
+
+_IDS = re.compile(r"\S*(?=\S*\d)[\w.-]{12,}\S*|\b[0-9a-fA-F]{8,}\b")
+_DURATIONS = re.compile(r"\b(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+\b")
+_NUMBERS = re.compile(r"(?<![A-Za-z\d-])\d[\d.,:]*\d|(?<![A-Za-z\d-])\d")
+
+
+def _stable(said: str) -> str:
+    """The first words of a reason, without what differs from one request to the next."""
+    short = _NUMBERS.sub("N", _DURATIONS.sub("N", _IDS.sub("…", said)))
+    return short if len(short) <= 80 else short[:80].rsplit(" ", 1)[0] + " …"
+
+
+def _delay(headers: Mapping[str, str]) -> float | None:
+    """The seconds a server asks to wait, at most `_LONGEST_DELAY`."""
+    for name, unit in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
+        with suppress(KeyError, ValueError):
+            if (seconds := float(headers[name]) * unit) >= 0:
+                return min(seconds, _LONGEST_DELAY)
+    with suppress(KeyError, ValueError, TypeError, OverflowError):
+        seconds = parsedate_to_datetime(headers["retry-after"]).timestamp() - time.time()
+        return min(max(seconds, 0.0), _LONGEST_DELAY)
+    return None

@@ -1,0 +1,157 @@
+"""The message that the deltas of a stream add up to, whatever is in them: nothing that was paid for is dropped.
+
+texts      are put together: content, reasoning, arguments of calls, and every text of an unknown name
+names      such as ids and roles are repeated in every delta: the first counts
+lists      are put together; entries with the same `index` are one entry
+numbers    the last counts
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from shadowprice.backends._events import Malformed, TooLong, list_of, mapping, string
+
+__all__ = ["Message", "generated_texts"]
+
+# Repeated, not continued.
+_NAMES = {"role", "id", "type", "format", "object", "status", "mime_type", "file_id", "model"}
+# Sent along with a text, but not written by the model as text: what is in these is kept, and not counted.
+_NOT_TEXT = _NAMES | {
+    "annotations", "b64_json", "citations", "data", "encrypted_content", "image_url", "images", "obfuscation",
+    "search_results", "signature", "thought_signature", "title", "url",
+}  # fmt: skip
+_DEEPEST = 64  # levels of a delta; deeper ones are not an answer
+
+
+class _Text(list[str]):
+    """A text in pieces: they are put together once, at the end."""
+
+
+class _Entries(list[Any]):
+    """A list, and where in it the entry of each index is."""
+
+    def __init__(self, entries: list[Any] | None = None) -> None:
+        super().__init__(entries or [])
+        self.places: dict[int, int] = {}
+
+
+def generated_texts(value: Any, depth: int = 0) -> Iterator[str]:
+    """Every text in a delta that the model wrote."""
+    if isinstance(value, str):
+        yield value
+    elif depth > _DEEPEST:
+        raise Malformed("a delta that is nested too deep")
+    elif isinstance(value, list):
+        for each in value:
+            yield from generated_texts(each, depth + 1)
+    elif isinstance(value, dict):
+        for name, each in value.items():
+            if name not in _NOT_TEXT and each:
+                yield from generated_texts(each, depth + 1)
+
+
+class Message:
+    """What has arrived of one message; more than `most` fields and entries of lists raise TooLong."""
+
+    def __init__(self, most: int) -> None:
+        self._fields: dict[str, Any] = {}
+        self._left = most
+
+    def add(self, delta: dict[str, Any]) -> None:
+        for name, value in delta.items():
+            if value is None or name == "role":
+                continue
+            known = self._fields.get(name)
+            if name == "content" and isinstance(value, str) and type(known) is _Text:  # nearly all that ever comes
+                known.append(value)
+                continue
+            if name == "content" and not isinstance(value, list):
+                string(value)
+            if name == "tool_calls":
+                value = [_call(place, call) for place, call in enumerate(list_of(value))]
+            self._fields[name] = self._merged(known, value, name)
+
+    def fields(self) -> dict[str, Any]:
+        """Without the role, and without what is empty."""
+        found = {name: _frozen(value) for name, value in self._fields.items()}
+        if calls := found.get("tool_calls"):
+            found["tool_calls"] = [_whole_call(call) for call in sorted(calls, key=lambda call: call["index"])]
+        return {name: value for name, value in found.items() if value not in ("", [], {})}
+
+    def _merged(self, known: Any, new: Any, name: str, depth: int = 0) -> Any:
+        """What is known of a field, with what is new of it."""
+        self._left -= 1
+        if self._left < 0 or depth > _DEEPEST:
+            raise TooLong("more fields than a message has")
+        if new is None:
+            return known
+        if known is None:
+            known = _empty(new)
+        if isinstance(new, str) and isinstance(known, _Text):
+            repeated = name in _NAMES or (name == "name" and known == [new])
+            if new and not (known and repeated):
+                known.append(new)
+        elif isinstance(new, dict) and isinstance(known, dict):
+            for field, value in new.items():
+                known[field] = self._merged(known.get(field), value, field, depth + 1)
+        elif isinstance(new, list) and isinstance(known, _Entries):
+            for value in new:
+                self._add_entry(known, value, name, depth + 1)
+        elif isinstance(new, str | dict | list):  # of another kind than before
+            more = [self._merged(None, each, name, depth + 1) for each in _entries(new)]
+            return _Entries([*_entries(known), *more])
+        elif not isinstance(known, _Text | dict | list):
+            return new
+        return known
+
+    def _add_entry(self, known: _Entries, value: Any, name: str, depth: int) -> None:
+        index = value.get("index") if isinstance(value, dict) else None
+        if type(index) is int and (place := known.places.setdefault(index, len(known))) < len(known):
+            self._merged(known[place], value, name, depth)
+        else:
+            known.append(self._merged(None, value, "", depth))
+
+
+def _call(place: int, call: object) -> dict[str, Any]:
+    """A part of a tool call, with its index."""
+    fields = mapping(call)
+    index = fields.get("index", place)
+    if not isinstance(index, int):
+        raise Malformed(f"a tool call with index {index!r:.40}")
+    return {**fields, "index": index}
+
+
+def _whole_call(call: dict[str, Any]) -> dict[str, Any]:
+    """A tool call in OpenAI's form, with whatever else is in it."""
+    rest = {name: value for name, value in call.items() if name not in ("id", "type", "function", "index")}
+    function = call.get("function") or {}
+    if isinstance(function, dict):
+        function = {"name": "", "arguments": "", **function}
+    # Calls of other kinds have no function.
+    about = {"function": function} if call.get("function") or not rest else {}
+    return {"id": call.get("id") or "", "type": call.get("type") or "function", **about, **rest}
+
+
+def _empty(like: Any) -> Any:
+    if isinstance(like, str):
+        return _Text()
+    return {} if isinstance(like, dict) else _Entries() if isinstance(like, list) else None
+
+
+def _entries(value: Any) -> list[Any]:
+    """A text as a part of a message, beside parts of other kinds."""
+    if isinstance(value, _Text | str):
+        return [{"type": "text", "text": "".join(value)}] if value else []
+    return value if isinstance(value, list) else [value]
+
+
+def _frozen(value: Any) -> Any:
+    if isinstance(value, _Text):
+        return "".join(value)
+    if isinstance(value, list):
+        return [_frozen(each) for each in value]
+    if isinstance(value, dict):
+        return {name: _frozen(each) for name, each in value.items()}
+    return value

@@ -1,0 +1,127 @@
+"""How many attempts may be under way, by what the server answered to the earlier ones. Decides; never waits.
+
+    closed      a window of attempts, at first as many as the concurrency allows. A failure that cost nothing (429, 503)
+                halves it, answers widen it again: by one per wave.
+    open        after three failures in a row of one cause: an outage. One attempt at a time, a probe, after pauses that
+                double, until one is answered or the outage has lasted longer than the patience of the run. After it the
+                window doubles with every wave until it is as wide as before.
+
+Three failures of a single request are no outage as long as the server answers others; being unable to connect is one.
+An outage in which attempts cost an unknown amount ends the run after eight probes: each is charged in full.
+"""
+
+from __future__ import annotations
+
+from shadowprice.errors import BackendError, Denied, Unavailable
+
+_FAILURES = 3  # in a row
+_DENIALS = 16  # in a row, of a server that has answered others
+_LOST_PROBES = 8  # probes of unknown cost
+_LONGEST_PAUSE = 30.0  # seconds, unless the server asks for more
+
+
+class Breaker:
+    """The state of one server. Times are seconds of any clock that does not go back.
+
+    patience  how long an outage may last
+    pause     before the first probe, and before an attempt is repeated
+    """
+
+    def __init__(self, concurrency: int, patience: float, pause: float) -> None:
+        self.reason = ""  # to stop; empty while there is none
+        self.turn = 0  # attempts that were sent in an earlier turn do not show how the server is now
+        self.open = False
+        self._concurrency, self._patience, self._first_pause = concurrency, patience, pause
+        self._window, self._threshold = float(concurrency), float(concurrency)
+        self._answered = False
+        self._failures: list[tuple[str, int]] = []  # in a row: cause and request
+        self._denials = 0
+        self._lost_probes = 0
+        self._since, self._before = 0.0, self._window  # the first failure in a row, and the window until then
+        self._pause, self._until = pause, 0.0
+
+    def room(self, under_way: int, now: float) -> int:
+        """How many attempts may be sent now."""
+        if self.reason:
+            return 0
+        if self.open:
+            return 1 if not under_way and now >= self._until else 0
+        return max(0, int(self._window) - under_way)
+
+    def wait(self, now: float) -> float:
+        """Seconds until the next probe; 0 if the server is not known to be down."""
+        return max(0.0, self._until - now) if self.open else 0.0
+
+    def describe(self, now: float) -> str:
+        """What is being waited for; empty if the server is not known to be down."""
+        if not self.open:
+            return ""
+        seconds = self.wait(now)
+        return f"server unavailable ({self._failures[-1][0]}), " + (
+            f"retrying in {seconds:.0f} s" if seconds >= 0.5 else "retrying"
+        )
+
+    def pause(self, tried: int, error: BackendError) -> float:
+        """Before a request is tried again: what the server asked for, or twice as long each time."""
+        named = error.delay if isinstance(error, Unavailable) else None
+        return named if named is not None else min(_LONGEST_PAUSE, self._first_pause * 2.0 ** (tried - 1))
+
+    def answered(self, turn: int) -> None:
+        """An attempt that was sent in `turn` was answered."""
+        self._answered = True
+        recent = turn >= self.turn
+        if self.open and not recent:
+            return
+        self.open = False
+        self._failures, self._denials, self._lost_probes = [], 0, 0
+        self._pause = self._first_pause
+        if recent:
+            self._window += 1.0 if self._window < self._threshold else 1.0 / self._window
+            self._window = min(self._window, float(self._concurrency))
+
+    def failed(self, error: BackendError, request: int, turn: int, now: float) -> None:
+        """An attempt at a request, sent in `turn`, was not answered."""
+        if isinstance(error, Unavailable):
+            self._unavailable(error, request, turn, now)
+        elif isinstance(error, Denied):
+            self._denials += 1
+            if self._denials >= (_DENIALS if self._answered else _FAILURES):
+                self.reason = f"the server refuses every request: {error}"
+
+    def _unavailable(self, error: Unavailable, request: int, turn: int, now: float) -> None:
+        if self._failures and self._failures[-1][0] != error.cause and not self.open:
+            self._failures = []
+        if not self._failures:
+            self._since, self._before = now, self._window
+        self._failures = [*self._failures[-_FAILURES:], (error.cause, request)]
+        recent = turn >= self.turn  # otherwise it was sent before the server was known to be down, or busy
+        if self.open:
+            if recent:
+                self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+                self._lost_probes += error.tokens is None
+                self._wait(error, now)
+        elif self._is_outage(error):
+            self.open = True
+            self._window, self._threshold = 1.0, self._before
+            self._wait(error, now)
+        elif error.tokens == 0 and recent:
+            self._threshold = self._window = max(1.0, self._window / 2)
+            self.turn += 1
+
+    def _is_outage(self, error: Unavailable) -> bool:
+        several = len({request for _, request in self._failures}) > 1
+        return len(self._failures) >= _FAILURES and (several or not self._answered or not error.sent)
+
+    def _wait(self, error: Unavailable, now: float) -> None:
+        """For the next probe, the last of which is due when the patience ends."""
+        self.turn += 1
+        end = self._since + self._patience
+        self._until = min(now + max(self._pause, error.delay or 0.0), end)
+        if self._lost_probes >= _LOST_PROBES:
+            self.reason = f"the server fails at an unknown cost: {error}"
+        elif now >= end:
+            self.reason = f"the server has been unavailable for {_duration(now - self._since)}: {error}"
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.0f} s"

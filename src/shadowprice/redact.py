@@ -1,0 +1,85 @@
+"""Secrets stay out of messages and files: keys and passwords are registered once, and removed wherever they turn up.
+
+Backends register what they send; `BackendError` passes its message and its cause through `redact`, answers pass
+through `redacted_value` before they leave a backend. Processes that need no keys are started with `clean_environment`.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote, quote_plus
+
+__all__ = ["clean_environment", "holds_secret", "redact", "redacted_value", "register_login", "register_secret"]
+
+_HIDDEN = "***"
+_SHORTEST = 6  # characters; a shorter word turns up in messages for other reasons
+_SHORTEST_IN_ANSWERS = 8  # an answer is changed less readily than a message
+# What local servers are given instead of a key: ordinary words.
+_PLACEHOLDERS = {
+    "anything", "dummy", "dummy-key", "empty", "local", "lm-studio", "no-key", "no-key-required", "none", "not-needed",
+    "ollama", "placeholder", "sk-no-key-required", "your-api-key",
+}  # fmt: skip
+_secrets: dict[str, None] = {}  # in all the forms they may turn up in, the longest first
+
+
+def register_secret(value: str | None) -> None:
+    """From now on this is a secret: as it is, and as it looks in addresses, JSON and base64."""
+    if not value or len(value) < _SHORTEST or value.lower() in _PLACEHOLDERS:
+        return
+    percent = quote(value, safe="", errors="replace")
+    forms = {value, percent, quote(value, errors="replace"), quote_plus(value, errors="replace")}
+    forms |= {re.sub("%..", lambda code: code[0].lower(), percent), json.dumps(value)[1:-1]}
+    forms |= {json.dumps(value, ensure_ascii=False)[1:-1], base64.b64encode(value.encode(errors="replace")).decode()}
+    _add(forms)
+
+
+def register_login(user: str, password: str) -> None:
+    """A user name and a password: the password and the header that carries both are secrets."""
+    register_secret(password)
+    if password:
+        _add({base64.b64encode(f"{user}:{password}".encode(errors="replace")).decode()})
+
+
+def _add(forms: set[str]) -> None:
+    everything = sorted({*_secrets, *forms}, key=len, reverse=True)
+    _secrets.clear()
+    _secrets.update(dict.fromkeys(everything))
+
+
+def redact(text: str) -> str:
+    """The text with *** in place of every secret."""
+    for secret in _secrets:
+        if secret in text:
+            text = text.replace(secret, _HIDDEN)
+    return text
+
+
+def holds_secret(text: bytes) -> bool:
+    """Whether an answer, written as JSON, contains a secret."""
+    return any(len(secret) >= _SHORTEST_IN_ANSWERS and secret.encode(errors="replace") in text for secret in _secrets)
+
+
+def redacted_value(value: Any) -> Any:
+    """JSON without the secrets in its texts and names."""
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, list):
+        return [redacted_value(each) for each in value]
+    if isinstance(value, dict):
+        return {redact(name): redacted_value(each) for name, each in value.items()}
+    return value
+
+
+_SECRET_NAMES = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH|^(AWS|AZURE|GOOGLE|OPENAI|ANTHROPIC|HF)_", re.I)
+_LOGIN = re.compile(r"://[^/\s]*@")  # in an address
+
+
+def clean_environment(environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment without what may be a secret: by its name, or as an address with a password."""
+    given = os.environ if environment is None else environment
+    return {name: value for name, value in given.items() if not _SECRET_NAMES.search(name) and not _LOGIN.search(value)}
