@@ -1,4 +1,10 @@
-"""The folder of a run: its settings (manifest.json), forecasts (forecast.jsonl) and ledger (ledger.sqlite)."""
+"""The folder of a run.
+
+manifest.json   its settings, and how it ended
+requests.jsonl  questions and correct answers, for reports
+forecast.jsonl  forecasts
+ledger.sqlite   the ledger, with the answers
+"""
 
 from __future__ import annotations
 
@@ -14,12 +20,14 @@ from typing import Any
 
 from shadowprice import __version__
 from shadowprice.accounts.sqlite import Ledger
-from shadowprice.accounts.view import FORMAT, LEDGER
+from shadowprice.accounts.view import FORMAT, LEDGER, REQUESTS
 from shadowprice.engine.scheduler import Round
 from shadowprice.errors import InputError
+from shadowprice.formats.asked import asked_lines
 from shadowprice.formats.files import replacing, sync_folder
 from shadowprice.formats.forecasts import forecast_line
-from shadowprice.types import Forecast
+from shadowprice.formats.questions import Gold
+from shadowprice.types import Forecast, Request
 
 
 @dataclass
@@ -119,6 +127,13 @@ class RunFolder:
         rounds = [Round(**each) for each in self.manifest["rounds"]]
         again = rounds and not self.finished and rounds[-1].budget == self.ledger.available
         return rounds[:-1] if again else rounds
+
+    def keep_requests(self, requests: Sequence[Request], gold: Gold | None) -> None:
+        """Writes the questions and correct answers, unless they were written before."""
+        path = self.path / REQUESTS
+        if not path.exists():
+            with replacing([path]) as (file,):
+                file.writelines(asked_lines(requests, gold))
 
     def keep_forecast(self, names: Sequence[str], forecast: Forecast) -> None:
         """Writes the forecast of each request, in the form that --forecast reads, unless it was written before."""

@@ -4,8 +4,8 @@
     async for result in run:                                     # or, in a script: run.complete()
         print(result.id, result.outcome, result.text)
 
-The folder holds the settings (manifest.json), the forecasts (forecast.jsonl) and the ledger (ledger.sqlite). A run
-whose folder exists is resumed if its settings are the same; nothing is paid for twice.
+The folder holds the settings (manifest.json), the questions (requests.jsonl), the forecasts (forecast.jsonl) and the
+ledger (ledger.sqlite). A run whose folder exists is resumed if its settings are the same; nothing is paid for twice.
 """
 
 from __future__ import annotations
@@ -222,6 +222,8 @@ class Run:
     ) -> Summary:
         if self.folder and self.folder.finished:
             return self._finished(self.folder)
+        if self.folder:
+            self.folder.keep_requests(self.requests, self.gold)
         forecast = predict_all(self._forecaster or default(), self.requests)
         if self.settings.policy == "tale":
             forecast = await self._taught(forecast, on_event, tolerance)

@@ -121,6 +121,20 @@ def read_entries(db: sqlite3.Connection) -> Iterator[Entry]:
         yield _entry(*values, has_line=answered)
 
 
+def find_result(db: sqlite3.Connection, request: str) -> bytes | None:
+    """The result of a request, without reading the rest."""
+    found = db.execute(f"SELECT result FROM journal WHERE request = ? AND {_ANSWERED}", (request,)).fetchone()
+    return found[0] if found else None
+
+
+def read_open_chunks(db: sqlite3.Connection) -> Iterator[tuple[str, bytes]]:
+    """The chunks of requests that have no result, with their requests, oldest first."""
+    answered = f"SELECT 1 FROM journal WHERE request = part.request AND {_ANSWERED}"
+    return db.execute(
+        f"SELECT request, result FROM journal AS part WHERE kind = 'chunk' AND NOT EXISTS ({answered}) ORDER BY id"
+    )
+
+
 def _entry(
     number: int,
     kind: str,

@@ -9,7 +9,7 @@ import os
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,7 +18,15 @@ from typing import Any
 import orjson
 
 from shadowprice.accounts.damage import Watch
-from shadowprice.accounts.journal import Balances, OldJournal, check_tables, first_balances, read_rows
+from shadowprice.accounts.journal import (
+    Balances,
+    OldJournal,
+    check_tables,
+    find_result,
+    first_balances,
+    read_open_chunks,
+    read_rows,
+)
 from shadowprice.accounts.mark import read_mark
 from shadowprice.cost import TOKENS, Rates
 from shadowprice.errors import InputError, LedgerError
@@ -26,7 +34,7 @@ from shadowprice.formats.jsonl import read_objects
 from shadowprice.formats.results import ESTIMATE, parse_chunk, parse_result
 from shadowprice.types import Completion, Failure, Outcome, Result, Usage
 
-LEDGER, MANIFEST, FORECAST = "ledger.sqlite", "manifest.json", "forecast.jsonl"
+LEDGER, MANIFEST, FORECAST, REQUESTS = "ledger.sqlite", "manifest.json", "forecast.jsonl", "requests.jsonl"
 FORMAT = 3  # of a run folder, as its manifest says
 _ENDS = {"chunk": "chunk", "orphan": "lost", "void": "void", "free": "void"}
 _MOST_TEXT = 240  # characters of an answer that are kept
@@ -159,6 +167,28 @@ def read_account(folder: Path) -> Account:
             raise InputError(f"not a valid ledger: {problem}", path=folder / LEDGER, fix="start a new run") from None
     account.requests = _requests(account.attempts, lines, _forecasts(folder / FORECAST))
     return account
+
+
+@contextmanager
+def whole_answers(folder: Path) -> Iterator[Callable[[str], str]]:
+    """A function from a request's id to the whole text of its answer, or of its chunks so far.
+
+    Texts are read when they are asked for: those of a large run do not fit into memory.
+    """
+    if not (folder / LEDGER).exists():
+        yield lambda request: ""
+        return
+    with _opened(folder / LEDGER) as db:
+        parts: dict[str, str] = {}
+        for request, line in read_open_chunks(db):
+            chunk, sample, _ = parse_chunk(line)
+            parts[request] = parts.get(request, "") + (chunk.text if sample == 0 else "")
+
+        def find(request: str) -> str:
+            line = find_result(db, request)
+            return parts.get(request, "") if line is None else parse_result(line).text
+
+        yield find
 
 
 def _read_manifest(folder: Path) -> Account:

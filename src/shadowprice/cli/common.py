@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import IO, TYPE_CHECKING, Any
 
+from shadowprice.cli.terminal import raw
 from shadowprice.errors import InputError
 
 if TYPE_CHECKING:
@@ -129,7 +130,9 @@ def bar(options: argparse.Namespace) -> Callable[[Iterator[BatchLine], str], Ite
         return lambda requests, label: requests
     from tqdm import tqdm
 
-    return lambda requests, label: iter(tqdm(requests, desc=label, unit=" requests", unit_scale=True, leave=False))
+    return lambda requests, label: iter(
+        tqdm(requests, desc=label, unit=" requests", unit_scale=True, leave=False, file=raw(sys.stderr))
+    )
 
 
 @contextmanager

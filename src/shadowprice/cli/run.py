@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shadowprice.cli.common import (
@@ -20,6 +21,7 @@ from shadowprice.cli.common import (
     gold_for,
     option,
     outputs,
+    refuse_same_file,
     standard_output,
     where_programs_ran,
 )
@@ -92,6 +94,7 @@ def add(commands: Commands) -> None:
     add_model(command)
     add_tolerance(command)
     command.add_argument("--out", metavar="FILE", help="answers (default: IN.answers.jsonl)")
+    command.add_argument("--csv", metavar="FILE", help="all results as a table as well, for spreadsheets")
     command.add_argument(
         "--accounting",
         choices=["reserved", "metered"],
@@ -133,6 +136,7 @@ def run(options: argparse.Namespace) -> int:
     from shadowprice.runs import check_gold
 
     out, errors = outputs(options, "answers")
+    refuse_same_file(input=options.file, out=out, errors=errors, csv=options.csv)
     settings, endures = _settings(options), tolerance(options)
     teacher = _teacher(options)
     with ExitStack() as stack:
@@ -153,8 +157,12 @@ def run(options: argparse.Namespace) -> int:
             )
             if run.folder:
                 run.folder.save(files={"answers": os.path.abspath(out), "errors": os.path.abspath(errors)})
+            if options.csv:
+                from shadowprice.report.csv_results import write_csv
+
+                write_csv(Path(folder), standard_output() if options.csv == "-" else options.csv)
             teaching, rates, policy = run.teaching, run.settings.rates, run.settings.policy
-    talk = sys.stderr if "-" in (out, errors) else sys.stdout
+    talk = sys.stderr if "-" in (out, errors, options.csv) else sys.stdout
     if options.json:
         print(json.dumps({**asdict(summary), "teacher": teaching}, indent=2), file=talk)
     else:
