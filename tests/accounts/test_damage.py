@@ -352,7 +352,7 @@ class TestARunFolder:
 
     def test_is_not_shown_as_if_it_were_whole(self, folder):
         with pytest.raises(
-            InputError, match=r"the journal ends at entry 1, but 4 had .* \(--resume --accept-loss goes on with"
+            InputError, match=r"ends at entry 1, but 4 had .* \(--resume --accept-loss goes on"
         ):
             read_account(folder)
 
