@@ -41,7 +41,17 @@ def rewrite(source: Path, target: Path) -> float:
 
 def plan(source: Path, policy: str) -> tuple[float, float]:
     """CPU seconds, and megabytes at most."""
-    command = [sys.executable, "-m", "shadowprice", "plan", str(source), "--budget=100/query", "--policy", policy]
+    command = [
+        sys.executable,
+        "-m",
+        "shadowprice",
+        "plan",
+        str(source),
+        "--budget=100/query",
+        "--force",
+        "--policy",
+        policy,
+    ]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)

@@ -9,10 +9,11 @@ from shadowprice import InputError
 from shadowprice.accounts.sqlite import Ledger
 from shadowprice.backends.recorded import RecordedBackend
 from shadowprice.cli import main
-from shadowprice.collect import TEMPLATES, budget_for, collect, graded, read_template, requests_for
+from shadowprice.collect import budget_for, collect, graded, requests_for
 from shadowprice.engine.executor import Progress
 from shadowprice.engine.fixed import Ages
 from shadowprice.formats.questions import Question
+from shadowprice.formats.templates import TEMPLATES, read_template
 from shadowprice.formats.traces import read_traces
 from shadowprice.types import Trace
 

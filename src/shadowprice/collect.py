@@ -3,55 +3,40 @@
 from __future__ import annotations
 
 import ast
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from shadowprice.accounts.sqlite import Ledger
 from shadowprice.backends.base import LANDING, Backend
-from shadowprice.engine.executor import Progress, execute
+from shadowprice.engine.executor import USUAL, Progress, Tolerance, execute
 from shadowprice.engine.fixed import Ages, Fixed
 from shadowprice.errors import InputError
+from shadowprice.formats.limits import LIMIT_FIELDS
 from shadowprice.formats.questions import Question
 from shadowprice.formats.results import parse_chunk, parse_result
-from shadowprice.grading import grade
+from shadowprice.formats.templates import PLAIN, prompted
+from shadowprice.grading import check_code_grading, grade
 from shadowprice.grading.answers import boxes
 from shadowprice.runs import charged_before
 from shadowprice.types import Request, Result, Trace
 
-# Prompts by name; `{problem}` stands for the question.
-TEMPLATES = {
-    "plain": "{problem}",
-    "math": "{problem}\n\nPlease reason step by step, and put your final answer within \\boxed{}.",
-    "code": (
-        "{problem}\n\nAnswer with the complete Python function and the imports it needs, in one ```python code block."
-    ),
-}
-
-
-def read_template(name: str) -> str:
-    """A template by its name in `TEMPLATES`, or from a text file in which {problem} stands for the question."""
-    if name in TEMPLATES:
-        return TEMPLATES[name]
-    if not os.path.isfile(name):
-        fix = f"choose one of {', '.join(TEMPLATES)}, or name a file"
-        raise InputError("no such template, and no such file", path=name, fix=fix)
-    with open(name, encoding="utf-8-sig") as file:
-        template = file.read().rstrip("\n")
-    if "{problem}" not in template:
-        raise InputError("has no {problem}", path=name, fix="write {problem} where the question belongs")
-    return template
-
 
 def requests_for(
-    questions: Sequence[Question], *, samples: int, temperature: float, template: str = TEMPLATES["plain"]
+    questions: Sequence[Question],
+    *,
+    samples: int,
+    temperature: float,
+    template: str = PLAIN,
+    system: str | None = None,
 ) -> list[Request]:
-    """A chat for every sample of every question; sample s has the seed s."""
+    """A request for every sample of every question; sample s has the seed s."""
     requests: list[Request] = []
     for question in questions:
-        messages = [{"role": "user", "content": template.replace("{problem}", question.problem)}]
+        asked = prompted(question.request_body(), template, system)
+        for name in ("n", "best_of", "stream", *LIMIT_FIELDS):  # of a batch file: ours count here
+            asked.pop(name, None)
         for sample in range(samples):
-            body: Mapping[str, Any] = {"messages": messages, "temperature": temperature, "seed": sample}
+            body: Mapping[str, Any] = {**asked, "temperature": temperature, "seed": sample}
             requests.append(Request(f"{question.id}#{sample}", question.problem, body=body))
     return requests
 
@@ -69,6 +54,7 @@ async def collect(
     max_tokens: int,
     probe: Ages | None = None,
     concurrency: int = 8,
+    tolerance: Tolerance = USUAL,
     progress: Progress | None = None,
     on_event: Callable[[Progress], None] = lambda progress: None,
 ) -> Progress:
@@ -86,7 +72,15 @@ async def collect(
         progress.outcomes[result.outcome] += 1
         scheduler.restore(place[name], result)
     scheduler.charged(charged_before(ledger, place))
-    return await execute(scheduler, ledger, backend, concurrency=concurrency, progress=progress, on_event=on_event)
+    return await execute(
+        scheduler,
+        ledger,
+        backend,
+        concurrency=concurrency,
+        tolerance=tolerance,
+        progress=progress,
+        on_event=on_event,
+    )
 
 
 def graded(
@@ -97,9 +91,13 @@ def graded(
     temperature: float,
     max_tokens: int,
     model: str,
-    template: str = TEMPLATES["plain"],
+    template: str = PLAIN,
+    unsafe_code: bool = False,
 ) -> Iterator[Trace]:
-    """The answers in the ledger as traces, in the order of the questions; what failed is left out."""
+    """The answers in the ledger as traces, in the order of the questions; what failed is left out.
+
+    `unsafe_code`: programs in answers are run even where there is no sandbox.
+    """
     lines = dict(ledger.results())
     for question in questions:
         for sample in range(samples):
@@ -113,7 +111,7 @@ def graded(
                 id=question.id,
                 prompt=question.problem,
                 tokens=answer.tokens,
-                correct=_is_correct(question, answer.text, truncated=truncated),
+                correct=_is_correct(question, answer.text, unsafe_code, truncated=truncated),
                 truncated=truncated,
                 dataset=question.dataset,
                 gold=question.gold,
@@ -122,43 +120,52 @@ def graded(
                 temperature=temperature,
                 max_tokens=max_tokens,
                 response=answer.text,
-                extra=_extra(question, result, template),
+                extra=_extra(question, result, template, unsafe_code),
             )
 
 
-def _extra(question: Question, result: Result, template: str) -> dict[str, Any]:
+def _extra(question: Question, result: Result, template: str, unsafe_code: bool) -> dict[str, Any]:
     """Further fields of a trace: the template unless it is plain, flags, and the probes."""
     extra: dict[str, Any] = {}
-    if template != TEMPLATES["plain"]:
+    if template != PLAIN:
         extra["template"] = template
     if result.completion and result.completion.flags:
         extra["flags"] = list(result.completion.flags)
     if probes := result.extra.get("probes"):
         # Age -> whether the final answer stated there is correct, its tokens, and the answer.
         extra["landed"] = {
-            age: [_is_correct(question, LANDING + text), tokens, boxes(LANDING + text)]
+            age: [_is_correct(question, LANDING + text, unsafe_code), tokens, boxes(LANDING + text)]
             for age, (text, tokens) in probes.items()
         }
     return extra
 
 
-def _is_correct(question: Question, answer: str, *, truncated: bool = False) -> bool:
-    return bool(grade(question.grader, answer, question.gold, truncated=truncated, **question.options).correct)
+def _is_correct(question: Question, answer: str, unsafe_code: bool, *, truncated: bool = False) -> bool | None:
+    """None: there is nothing to compare with."""
+    if not question.gold:
+        return None
+    options = {**question.options, "unsafe": unsafe_code} if question.grader == "code" else question.options
+    return bool(grade(question.grader, answer, question.gold, truncated=truncated, **options).correct)
 
 
-def check_programs(questions: Sequence[Question]) -> None:
-    """Raises InputError if tests cannot run here: every answer would be paid for and graded as wrong."""
+def check_programs(questions: Sequence[Question], *, unsafe_code: bool = False) -> str:
+    """The level of the sandbox that programs will be graded in; empty if there are none.
+
+    Raises InputError if tests cannot run here: every answer would be paid for and graded as wrong.
+    """
     programs = [question for question in questions if question.grader == "code"]
     if not programs:
-        return
+        return ""
+    level = check_code_grading(unsafe_code)
     wanted: set[str] = set()
     for question in programs:
         wanted |= _imported(question.gold) | _imported(question.options.get("prompt", ""))
     tests = f"from importlib.util import find_spec\nmissing = [m for m in {sorted(wanted)} if not find_spec(m)]\n"
-    found = grade("code", "pass", f"{tests}assert not missing, 'no ' + ', '.join(missing)")
+    found = grade("code", "pass", f"{tests}assert not missing, 'no ' + ', '.join(missing)", unsafe=unsafe_code)
     if not found.correct:
         fix = "grade on another machine" if found.correct is None else "pip install what they import beside shadowprice"
         raise InputError(f"tests cannot run here: {found.detail.removeprefix('AssertionError: ')}", fix=fix)
+    return level
 
 
 def _imported(program: str) -> set[str]:

@@ -92,8 +92,9 @@ def parse_budget(budget: int | float | str, queries: int, rates: Rates = TOKENS)
     if isinstance(budget, str):
         match = _SYNTAX.fullmatch(budget.strip()) if len(budget) < 100 else None
         if match is None:
+            negative = budget.strip().startswith("-") and budget.strip(" -")[:1].isdigit()
             raise InputError(
-                f"budget {budget!r:.100} is not an amount of tokens or money",
+                f"budget {budget!r:.100} is {'negative' if negative else 'not an amount of tokens or money'}",
                 fix="write it as 200000, 200k, 1.5M, 256/query or $5",
             )
         dollar, number, suffix, per_query = match.groups()
@@ -102,6 +103,8 @@ def parse_budget(budget: int | float | str, queries: int, rates: Rates = TOKENS)
                 f"budget {budget!r}: the cost of tokens is unknown", fix="give rates, e.g. --rates 0.15,0.6"
             )
         amount = Fraction(re.sub("[_,]", "", number)) * _SCALE[suffix.lower()] * (queries if per_query else 1)
+        if not (dollar or suffix or per_query) and amount.denominator != 1:
+            raise InputError(f"budget {budget!r} is not a whole number of tokens", fix=f"{number}k, or {number}M?")
         if rates.money:
             if not dollar:
                 raise InputError(f"budget {budget!r} is in tokens, and rates are in dollars", fix="write it as $5")

@@ -20,11 +20,11 @@ from typing import Any
 
 from shadowprice import __version__
 from shadowprice.accounts.sqlite import Ledger
-from shadowprice.accounts.view import FORMAT, REQUESTS
+from shadowprice.accounts.view import FORMAT, LEDGER, REQUESTS
 from shadowprice.engine.scheduler import Round
 from shadowprice.errors import InputError
 from shadowprice.formats.asked import asked_lines
-from shadowprice.formats.files import replacing
+from shadowprice.formats.files import replacing, sync_folder
 from shadowprice.formats.forecasts import forecast_line
 from shadowprice.formats.questions import Gold
 from shadowprice.types import Forecast, Request
@@ -43,11 +43,23 @@ class RunFolder:
 
     @classmethod
     def open(
-        cls, path: str | os.PathLike[str], budget: int, asked: Mapping[str, Any], resume: bool | None = None
+        cls,
+        path: str | os.PathLike[str],
+        budget: int,
+        asked: Mapping[str, Any],
+        resume: bool | None = None,
+        *,
+        accept_loss: bool = False,
     ) -> RunFolder:
-        """Creates the folder or resumes its run. `resume`: None if the folder exists, True always, False never."""
-        again = os.path.lexists(path) if resume is None else resume
-        return (cls.resume if again else cls.create)(path, budget, asked)
+        """Creates the folder or resumes its run. `resume`: None if the folder exists, True always, False never.
+
+        `accept_loss`: go on with what is valid of a damaged ledger (see `shadowprice.accounts.sqlite`).
+        """
+        if os.path.lexists(path) if resume is None else resume:
+            return cls.resume(path, budget, asked, accept_loss=accept_loss)
+        if accept_loss:
+            raise InputError("is a new run, without a loss to accept", path=path, fix="add --resume")
+        return cls.create(path, budget, asked)
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], budget: int, asked: Mapping[str, Any]) -> RunFolder:
@@ -66,22 +78,27 @@ class RunFolder:
         try:
             new.mkdir()
             _write(new, manifest)
-            new.rename(folder)  # it appears with its manifest, so a run killed at any moment can be resumed
+            Ledger.create(new / LEDGER, budget).close()
+            new.rename(folder)  # it appears as a whole, so a run killed at any moment can be resumed
+            sync_folder(folder)
         except BaseException as error:
             shutil.rmtree(new, ignore_errors=True)
             if isinstance(error, OSError) and os.path.lexists(folder):
                 raise InputError("exists", path=path, fix="--resume continues it; --run-folder names another") from None
             raise
-        return cls(folder, manifest, Ledger.create(folder / "ledger.sqlite", budget))
+        return cls(folder, manifest, Ledger.reopen(folder / LEDGER))
 
     @classmethod
-    def resume(cls, path: str | os.PathLike[str], budget: int, asked: Mapping[str, Any]) -> RunFolder:
+    def resume(
+        cls, path: str | os.PathLike[str], budget: int, asked: Mapping[str, Any], *, accept_loss: bool = False
+    ) -> RunFolder:
         folder = Path(path)
         try:
             manifest = json.loads((folder / "manifest.json").read_text())
             if manifest.get("format") != FORMAT:
                 raise InputError("was made by an older version of shadowprice", path=path, fix="start a new run")
-            before, started = {"budget": manifest["budget"], **manifest["asked"]}, bool(manifest["rounds"])
+            before = {"budget": manifest["budget"], **manifest["asked"]}
+            list(manifest["rounds"])
         except FileNotFoundError:
             raise InputError("is not a run to resume", path=path, fix="leave out --resume to start one") from None
         except InputError:
@@ -96,10 +113,7 @@ class RunFolder:
                     path=path,
                     fix="resume with the same, or start a new run",
                 )
-        ledger = folder / "ledger.sqlite"
-        if not started and not ledger.exists():  # killed before anything was sent
-            return cls(folder, manifest, Ledger.create(ledger, budget))
-        return cls(folder, manifest, Ledger.reopen(ledger))
+        return cls(folder, manifest, Ledger.reopen(folder / LEDGER, accept_loss=accept_loss))
 
     @property
     def finished(self) -> bool:

@@ -46,7 +46,7 @@ class TestAPlan:
 
         planned, errors = (
             read_jsonl(tmp_path / "requests.planned.jsonl"),
-            read_jsonl(tmp_path / "requests.declined.jsonl"),
+            read_jsonl(tmp_path / "requests.planned.declined.jsonl"),
         )
         limits = [line["body"]["max_completion_tokens"] * line["body"].get("n", 1) for line in planned]
         assert sum(limits) <= budget
@@ -94,7 +94,7 @@ class TestAPlan:
 
     def test_exit_0_when_every_request_is_served(self, batch, tmp_path):
         assert plan(batch([request_line("a"), request_line("b")]), "--budget", "10k") == 0
-        assert (tmp_path / "requests.declined.jsonl").read_text() == ""
+        assert (tmp_path / "requests.planned.declined.jsonl").read_text() == ""
 
     def test_several_answers_share_a_grant(self, batch, tmp_path):
         path = batch([request_line("a", n=4), request_line("b")])
@@ -116,7 +116,7 @@ class TestAPlan:
         assert text == {"prompt": "p", "max_tokens": 20}
         assert new["max_output_tokens"] == 500
         assert "--limit-field max_tokens" in capsys.readouterr().err
-        plan(path, "--budget", 1500, "--policy", "uniform", "--limit-field", "max_tokens")
+        plan(path, "--budget", 1500, "--policy", "uniform", "--limit-field", "max_tokens", "--force")
         chat = read_jsonl(tmp_path / "requests.planned.jsonl")[0]["body"]
         assert chat["max_tokens"] == 500
         assert "max_completion_tokens" not in chat
@@ -188,7 +188,7 @@ class TestAPlan:
         path = batch([request_line(f"r{i}", "x" * i) for i in range(1, 300)])
         texts = []
         for _ in range(2):
-            plan(path, "--budget", "20k", "--policy", "expected")
+            plan(path, "--budget", "20k", "--policy", "expected", "--force")
             texts.append((tmp_path / "requests.planned.jsonl").read_bytes())
         assert texts[0] == texts[1]
 
@@ -199,7 +199,8 @@ BAD_FILES = [
     ("broken JSON", [GOOD, '{"custom_id": "x", "body": '], ":2: not JSON"),
     ("not an object", [GOOD, "[1, 2]"], ":2: not a JSON object"),
     ("no custom_id", [GOOD, {"body": {"messages": [{"content": "x"}]}}], ":2: no custom_id"),
-    ("a custom_id that is not a string", [{**GOOD, "custom_id": 7}], ":1: no custom_id"),
+    ("a custom_id that is not a string", [{**GOOD, "custom_id": 7.5}], ":1: no custom_id"),
+    ("a custom_id that is true", [{**GOOD, "custom_id": True}], ":1: no custom_id"),
     ("duplicate custom_id", [GOOD, request_line("b"), GOOD], ":3: custom_id 'good' was used before"),
     ("no body", [{"custom_id": "a"}], ":1: no body"),
     ("no messages", [{"custom_id": "a", "url": "/v1/chat/completions", "body": {}}], ":1: no messages"),
@@ -238,7 +239,7 @@ class TestBadInput:
     def refused(self, capsys, tmp_path, *arguments) -> str:
         (tmp_path / "out.jsonl").write_text("kept")
         before = sorted(p.name for p in tmp_path.iterdir())
-        code = main(["plan", *map(str, arguments), "--out", str(tmp_path / "out.jsonl")])
+        code = main(["plan", *map(str, arguments), "--out", str(tmp_path / "out.jsonl"), "--force"])
         captured = capsys.readouterr()
         assert code == 2
         assert captured.out == ""
@@ -291,7 +292,7 @@ class TestBadInput:
         assert "beta" in self.refused(capsys, tmp_path, path, "--budget", 5, "--option", "beta=1e-320")
 
     def test_usage(self, capsys):
-        for arguments in ([], ["plan"], ["plan", "x.jsonl"], ["dance"]):
+        for arguments in (["plan"], ["plan", "x.jsonl"], ["dance"]):
             with pytest.raises(SystemExit) as stop:
                 main(arguments)
             assert stop.value.code == 2

@@ -92,7 +92,7 @@ BAD = [
     (b'{"a": 1} {"a": 2}', "not JSON"),
     (b"[]", r'not a JSON object \(write {"id": ...}\)'),
     (b"null", "not a JSON object"),
-    (b'{"a": "\xff"}', r"invalid UTF-8 at byte 8 \(save the file as UTF-8\)"),
+    (b'{"a": "\xff"}', r"invalid UTF-8 at byte 8: it looks like Latin-1 or .* \(save the file as UTF-8: iconv "),
     (b'{"a": "\xed\xa0\x80"}', "invalid UTF-8"),
     (b'{"a": ' + b"[" * 5000 + b"]" * 5000 + b"}", r"nested too deeply \(fix or remove the line\)"),
 ]
@@ -111,7 +111,7 @@ class TestObjects:
         assert "\n" not in str(caught.value)
 
     def test_utf_16_is_named_as_an_encoding_problem(self, file):
-        with pytest.raises(InputError, match=":1: invalid UTF-8 at byte 1"):
+        with pytest.raises(InputError, match=r":1: looks like UTF-16, not UTF-8 .*iconv -f UTF-16 "):
             list(read_objects(file('{"a": 1}\n'.encode("utf-16"))))
 
     def test_skip_receives_the_errors_and_the_rest_is_read(self, file):

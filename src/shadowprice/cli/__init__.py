@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from shadowprice import __version__
 from shadowprice.cli import collect, demo, forecast, plan, report, reproduce, run, train
 from shadowprice.cli.common import BAD_INPUT, DONE, INTERRUPTED, Interrupted
-from shadowprice.cli.options import EXIT
+from shadowprice.cli.options import EXIT, Parser
 from shadowprice.cli.terminal import cleaned_streams
 from shadowprice.errors import ShadowpriceError
 
@@ -22,12 +22,14 @@ _DESCRIPTION = "Spend a fixed budget of tokens or money where it buys the most c
 
 def main(arguments: Sequence[str] | None = None) -> int:
     with cleaned_streams():
-        return _main(arguments)
+        return _main(list(sys.argv[1:] if arguments is None else arguments))
 
 
-def _main(arguments: Sequence[str] | None) -> int:
-    options = _parser().parse_args(arguments)
-    options.arguments = list(sys.argv[1:] if arguments is None else arguments)
+def _main(given: list[str]) -> int:
+    if not given or given[0] == "help":  # `shadowprice help run` is `shadowprice run --help`
+        given = [*given[1:], "--help"]
+    options = _parser().parse_args(given)
+    options.arguments = given
     try:
         with _signals_like_ctrl_c():
             code: int = options.command(options)
@@ -70,11 +72,11 @@ def _signals_like_ctrl_c() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="shadowprice",
         description=_DESCRIPTION,
-        epilog=EXIT,
+        epilog=f"shadowprice help COMMAND says more about one.\n\n{EXIT}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"shadowprice {__version__}")

@@ -6,12 +6,29 @@ import argparse
 import json
 import os
 import sys
-from collections import Counter
 from typing import TYPE_CHECKING
 
-from shadowprice.cli.common import DONE, EXHAUSTED, count, refuse_same_file
+from shadowprice.cli.common import (
+    DONE,
+    EXHAUSTED,
+    count,
+    given,
+    refuse_existing,
+    refuse_same_file,
+    where_programs_ran,
+)
 from shadowprice.cli.live import make_backend, run_to_end, show_progress
-from shadowprice.cli.options import EXIT, Commands, add_command, add_model
+from shadowprice.cli.options import (
+    EXIT,
+    INPUTS,
+    Commands,
+    add_command,
+    add_force,
+    add_input,
+    add_model,
+    add_unsafe_code,
+)
+from shadowprice.cli.tolerance import add_tolerance, tolerance
 from shadowprice.errors import InputError
 
 if TYPE_CHECKING:
@@ -22,10 +39,9 @@ _DESCRIPTION = """\
 Answers every question under a large cap, grades the answers, and writes traces: the data that
 forecasters are trained on and experiments simulate. Greedy unless --temperature is given.
 
-  shadowprice collect questions.jsonl --out traces.jsonl.gz --local --max-tokens 512
+  shadowprice collect questions.csv --out traces.jsonl.gz --local --max-tokens 512
   shadowprice collect math500 --out traces.jsonl.gz --base-url http://127.0.0.1:8000/v1 --model NAME
 
-A question is a line {"id": ..., "problem": ..., "gold": ...}, optionally with dataset and grader.
 The paper's benchmarks come from the Hugging Face hub by name: gsm8k-train, gsm8k-test, math-train,
 math500, olympiadbench, amc23, aime24, aime25, minerva, humaneval, mbpp, humaneval+, mbpp+,
 bigcodebench. A file of that name comes first; hf:NAME is always the benchmark.
@@ -34,22 +50,15 @@ bigcodebench. A file of that name comes first; hf:NAME is always the benchmark.
 
 def add(commands: Commands) -> None:
     command = add_command(
-        commands, "collect", "answer and grade questions under a large cap: traces", _DESCRIPTION, EXIT
+        commands, "collect", "answer and grade questions under a large cap: traces", _DESCRIPTION, f"{INPUTS}\n{EXIT}"
     )
-    command.add_argument("file", metavar="QUESTIONS", help="JSON lines of id, problem, gold; or a benchmark's name")
+    add_input(command, graded=True)
     command.add_argument("--out", required=True, metavar="FILE", help="traces; .gz is compressed")
     command.add_argument("--samples", type=int, default=1, metavar="K", help="answers to each question (default: 1)")
     command.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default)")
     command.add_argument("--max-tokens", type=int, default=4096, metavar="N", help="the cap (default: 4096)")
-    command.add_argument("--grader", help="math, exact, numeric or code, instead of the question's own")
     command.add_argument("--limit", type=int, metavar="N", help="the first N questions only")
     command.add_argument("--mirror", metavar="DIR", help="copies of the hub's sets, as DIR/openai/gsm8k (no network)")
-    command.add_argument(
-        "--prompt-template",
-        default="plain",
-        metavar="NAME",
-        help="plain, math, code, or a file with {problem} in it: the prompt of a question (default: plain)",
-    )
     command.add_argument(
         "--probe",
         nargs="?",
@@ -59,9 +68,12 @@ def add(commands: Commands) -> None:
             "%", "%%"
         ),
     )
+    add_unsafe_code(command)
+    add_force(command)
     command.add_argument("--json", action="store_true", help="print the summary as JSON")
     command.add_argument("--quiet", action="store_true", help="no progress")
     add_model(command)
+    add_tolerance(command)
     command.set_defaults(command=collect)
 
 
@@ -70,23 +82,33 @@ def collect(options: argparse.Namespace) -> int:
     from shadowprice.cost import TOKENS
     from shadowprice.engine.executor import Progress
     from shadowprice.engine.fixed import Ages
+    from shadowprice.formats.files import check_writable
     from shadowprice.formats.results import parse_result
+    from shadowprice.formats.templates import read_template
     from shadowprice.formats.traces import write_traces
     from shadowprice.run_folder import RunFolder
+    from shadowprice.runs import causes_of
 
     if min(options.samples, options.max_tokens, options.concurrency) < 1 or options.temperature < 0:
         raise InputError(
             "--samples, --max-tokens and --concurrency start at 1, --temperature at 0", fix="fix the number"
         )
+    endures = tolerance(options)
     refuse_same_file(input=options.file, out=options.out)
+    refuse_existing(options, options.out)
+    check_writable(options.out)
     questions, identity = _questions(options)
-    collecting.check_programs(questions)
-    template = collecting.read_template(options.prompt_template)
+    sandbox = collecting.check_programs(questions, unsafe_code=options.unsafe_code)
+    template = read_template(options.prompt_template)
     probe = Ages.parse(options.probe) if options.probe else None
     if probe and options.local is None:
         raise InputError("--probe with --base-url", fix="probes need the tokens themselves: use --local")
     requests = collecting.requests_for(
-        questions, samples=options.samples, temperature=options.temperature, template=template
+        questions,
+        samples=options.samples,
+        temperature=options.temperature,
+        template=template,
+        system=options.system,
     )
     budget = collecting.budget_for(requests, options.max_tokens, probe)
     place = options.run_folder or f"{options.out}.run"
@@ -98,9 +120,10 @@ def collect(options: argparse.Namespace) -> int:
         "temperature": options.temperature,
         "max_tokens": options.max_tokens,
         "template": template,
+        **({"system": options.system} if options.system else {}),
         "probe": options.probe,
     }
-    folder = (RunFolder.resume if options.resume else RunFolder.create)(place, budget, asked)
+    folder = RunFolder.open(place, budget, asked, options.resume, accept_loss=options.accept_loss)
     progress = Progress(budget)
     with folder.ledger, show_progress(len(requests), TOKENS, quiet=options.quiet) as on_event:
         run_to_end(
@@ -111,6 +134,7 @@ def collect(options: argparse.Namespace) -> int:
                 max_tokens=options.max_tokens,
                 probe=probe,
                 concurrency=options.concurrency,
+                tolerance=endures,
                 progress=progress,
                 on_event=on_event,
             ),
@@ -127,37 +151,39 @@ def collect(options: argparse.Namespace) -> int:
                 max_tokens=options.max_tokens,
                 model=backend.model,
                 template=template,
+                unsafe_code=options.unsafe_code,
             )
         )
         write_traces(options.out, traces)
-        folder.save(done=not progress.stopped)
+        folder.save(done=not progress.stopped, sandboxes=[sandbox] if sandbox else [])
         failures = [parse_result(line) for _, line in folder.ledger.notes()]
     correct, cut = sum(bool(t.correct) for t in traces), sum(t.truncated for t in traces)
-    summary = {"traces": len(traces), "failed": len(requests) - len(traces), "correct": correct, "truncated": cut}
-    summary["tokens"] = sum(t.tokens for t in traces)
+    tokens, failed = sum(t.tokens for t in traces), len(requests) - len(traces)
     if options.json:
-        print(json.dumps(summary, indent=2))
+        summary = {"traces": len(traces), "failed": failed, "correct": correct, "truncated": cut, "tokens": tokens}
+        print(json.dumps({**summary, "sandbox": sandbox} if sandbox else summary, indent=2))
     else:
-        share = f"{100 * correct / len(traces):.1f}% correct" if traces else "none correct"
+        graded = sum(t.correct is not None for t in traces)
+        share = f"{100 * correct / graded:.1f}% correct" if graded else "none graded" if traces else "none correct"
         print(f"{count(len(traces), 'trace')} -> {options.out}: {share}, {cut:,} cut at the cap", end="")
-        print(f", {summary['tokens']:,} tokens; {summary['failed']:,} failed")
-    causes = Counter(each.failure.message for each in failures if each.outcome == "failed" and each.failure)
-    for message, times in causes.most_common(3):
-        print(f"warning: {times:,} failed: {message} (--resume tries again)", file=sys.stderr)
+        print(f", {tokens:,} tokens; {failed:,} failed{where_programs_ran(sandbox)}")
+    for cause, times in causes_of(failures).items():
+        print(f"warning: {times:,} failed: {cause} (--resume tries again)", file=sys.stderr)
     if progress.stopped:
         print(f"warning: {progress.stopped}; nothing more was sent to it (--resume continues)", file=sys.stderr)
-    return EXHAUSTED if summary["failed"] else DONE
+    return EXHAUSTED if failed else DONE
 
 
 def _questions(options: argparse.Namespace) -> tuple[list[Question], str]:
     """The questions of a file or a benchmark, and the hash that identifies them when a run is resumed."""
-    from shadowprice.formats.files import sha256_of
-    from shadowprice.formats.questions import read_questions, sha256_of_questions
+    from shadowprice.formats.questions import sha256_of_questions
 
     if options.limit is not None and options.limit < 1:
         raise InputError(f"--limit {options.limit}", fix="give 1 or more")
-    if os.path.exists(options.file) and not os.path.isdir(options.file):
-        return read_questions(options.file, options.grader)[: options.limit], sha256_of(options.file)
+    if options.file == "-" or (os.path.exists(options.file) and not os.path.isdir(options.file)):
+        with given(options) as found:
+            questions = found.as_questions()[: options.limit]
+        return questions, sha256_of_questions(questions)
     from shadowprice.datasets.hub import BENCHMARKS, load
 
     name = options.file.removeprefix("hf:")

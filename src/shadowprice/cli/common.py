@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import IO, TYPE_CHECKING, Any
 
@@ -17,6 +17,9 @@ from shadowprice.errors import InputError
 if TYPE_CHECKING:
     from shadowprice.forecast import Predictor
     from shadowprice.formats.batch import BatchLine
+    from shadowprice.formats.inputs import Input
+    from shadowprice.formats.questions import Gold
+    from shadowprice.types import Request
 
 DONE, BAD_INPUT, EXHAUSTED, INTERRUPTED = 0, 2, 3, 130
 
@@ -25,18 +28,87 @@ class Interrupted(Exception):
     """Ctrl-C in a run that can be resumed."""
 
 
-def outputs(options: argparse.Namespace, kind: str) -> tuple[str, str]:
-    """The files for answers and errors; refuses invalid names."""
-    from shadowprice.cost import LARGEST
+@contextmanager
+def given(options: argparse.Namespace, *, model: str | None = None) -> Iterator[Input]:
+    """What the input holds; how it was understood is said on standard error."""
+    from shadowprice.formats.inputs import Fields, read_input
+    from shadowprice.formats.templates import read_template
 
-    if os.path.isdir(options.file) or not options.file:
-        raise InputError("is not a file", path=options.file or "''", fix="name an OpenAI Batch file, or - to read one")
+    fields = Fields(options.prompt_field, options.gold_field, options.id_field)
+    template = read_template(options.prompt_template)
+    with ExitStack() as stack:
+        source = options.file
+        if not os.path.isfile(source):  # a pipe: it is read more than once, so it is copied
+            source = stack.enter_context(copied(source))
+        found = read_input(
+            source,
+            label="standard input" if options.file == "-" else options.file,
+            fields=fields,
+            grader=getattr(options, "grader", None),
+            template=template,
+            system=options.system,
+            model=model,
+        )
+        if found.understood and not options.quiet:
+            print(found.understood, file=sys.stderr)
+        yield found
+
+
+def gold_for(options: argparse.Namespace, found: Input, requests: Sequence[Request]) -> Gold | None:
+    """The correct answers of --gold, or else those beside the questions."""
+    from shadowprice.formats.questions import read_gold
+
+    if not options.gold:
+        return found.gold or None
+    gold = read_gold(options.gold)
+    ids = {request.id for request in requests}
+    if not (common := ids & gold.keys()):
+        problem = (
+            f"none of its ids, such as {next(iter(gold))!r:.60}, is in {found.label}, such as {requests[0].id!r:.60}"
+        )
+        raise InputError(problem, path=options.gold, fix="use the custom_id of the requests")
+    if len(common) < len(ids) and not options.quiet:
+        print(f"correct answers for {len(common):,} of {count(len(ids), 'request')} in {options.gold}", file=sys.stderr)
+    return gold
+
+
+def outputs(options: argparse.Namespace, kind: str) -> tuple[str, str]:
+    """The files for answers and errors; what is wrong with them is said before any work."""
+    from shadowprice.cost import LARGEST
+    from shadowprice.formats.files import check_writable
+
+    refuse_folder(options.file)
     if options.max_tokens is not None and not 1 <= options.max_tokens <= LARGEST:
         raise InputError(f"--max-tokens {options.max_tokens} is not a limit", fix=f"give 1 to {LARGEST}")
-    name = "requests" if options.file == "-" else os.path.splitext(options.file)[0]
-    out, errors = options.out or f"{name}.{kind}.jsonl", options.errors or f"{name}.declined.jsonl"
+    name = "requests" if options.file == "-" else _stem(options.file)
+    out = options.out or f"{name}.{kind}.jsonl"
+    errors = options.errors or f"{name if out == '-' else _stem(out)}.declined.jsonl"
     refuse_same_file(input=options.file, out=out, errors=errors, forecast=options.forecast)
+    refuse_existing(options, out, errors)
+    for path in (out, errors):
+        if path != "-":
+            check_writable(path)
     return out, errors
+
+
+def _stem(path: str) -> str:
+    """`requests.planned` for `requests.planned.jsonl.gz`."""
+    return os.path.splitext(path.removesuffix(".gz"))[0]
+
+
+def refuse_folder(path: str) -> None:
+    if os.path.isdir(path) or not path:
+        raise InputError("is not a file", path=path or "''", fix="name a file of questions, or - to read one")
+
+
+def refuse_existing(options: argparse.Namespace, *paths: str) -> None:
+    """A file that holds something is replaced only with --force, or by the run that wrote it when it is resumed."""
+    if options.force or getattr(options, "resume", False):
+        return
+    for path in paths:
+        if path != "-" and os.path.isfile(path) and os.path.getsize(path):
+            resume = "; --resume continues its run" if hasattr(options, "resume") else ""
+            raise InputError("exists", path=path, fix=f"--force replaces it; --out names another{resume}")
 
 
 def forecaster(options: argparse.Namespace) -> tuple[Predictor, str]:
@@ -104,3 +176,10 @@ def option(text: str) -> tuple[str, Any]:
 def count(number: int, noun: str) -> str:
     plural = noun[:-1] + "ies" if noun.endswith("y") else noun + "s"
     return f"{number:,} {noun if number == 1 else plural}"
+
+
+def where_programs_ran(sandbox: str) -> str:
+    """The end of a line about grades: the level of the sandbox; empty if no programs were graded."""
+    if not sandbox:
+        return ""
+    return "; programs ran without a sandbox" if sandbox == "process" else f"; programs ran in the sandbox {sandbox}"

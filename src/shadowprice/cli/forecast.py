@@ -7,53 +7,67 @@ from contextlib import ExitStack
 from itertools import islice
 from typing import IO
 
-from shadowprice.cli.common import DONE, bar, copied, forecaster, refuse_same_file, standard_output
-from shadowprice.cli.options import EXIT, Commands, add_command, add_forecaster
+from shadowprice.cli.common import (
+    DONE,
+    bar,
+    forecaster,
+    given,
+    refuse_existing,
+    refuse_folder,
+    refuse_same_file,
+    standard_output,
+)
+from shadowprice.cli.options import EXIT, INPUTS, Commands, add_command, add_force, add_forecaster, add_input
 from shadowprice.errors import InputError
 
 _DESCRIPTION = """\
-Writes a forecast for every request of a batch file: the median length of its answer (tokens), the
+Writes a forecast for every question or request: the median length of its answer (tokens), the
 standard deviation of the log length (spread), the probability that it is correct (solve), and how long
 correct answers are (solved_tokens, solved_spread). plan and run read the file with --forecast, so you can
 inspect and edit it first.
 
+  shadowprice forecast questions.csv --out lengths.jsonl
   shadowprice forecast requests.jsonl --forecaster forecaster --out lengths.jsonl
   shadowprice forecast requests.jsonl | jq -s 'sort_by(-.tokens) | .[:10]'
 """
 
 
 def add(commands: Commands) -> None:
-    command = add_command(commands, "forecast", "what is expected of every request, as JSON lines", _DESCRIPTION, EXIT)
-    command.add_argument("file", metavar="IN.jsonl", help="OpenAI Batch file; - reads standard input")
+    command = add_command(
+        commands, "forecast", "what is expected of every request, as JSON lines", _DESCRIPTION, f"{INPUTS}\n{EXIT}"
+    )
+    add_input(command)
     add_forecaster(command)
     command.add_argument("--out", default="-", metavar="FILE", help="(default: standard output)")
-    command.add_argument("--quiet", action="store_true", help="no progress bar")
+    add_force(command)
+    command.add_argument("--quiet", action="store_true", help="no progress bar, and not how the input was understood")
     command.set_defaults(command=forecast, forecast=None)
 
 
 def forecast(options: argparse.Namespace) -> int:
     from shadowprice.forecast import CHUNK
-    from shadowprice.formats.batch import read_batch
+    from shadowprice.forecast.shared import Bare
     from shadowprice.formats.files import replacing
     from shadowprice.formats.forecasts import forecast_line
 
+    refuse_folder(options.file)
     refuse_same_file(input=options.file, out=options.out)
+    refuse_existing(options, options.out)
     predictor, _ = forecaster(options)
     with ExitStack() as stack:
-        source = stack.enter_context(copied("-")) if options.file == "-" else options.file
-        label = "standard input" if options.file == "-" else options.file
-        lines = bar(options)(read_batch(source, label=label), "forecasting")
+        questions = stack.enter_context(given(options))
+        lines = bar(options)(questions.batch(), "forecasting")
         out: IO[bytes]
         if options.out == "-":  # written at once, so that the reader need not wait
             out = standard_output()
         else:
             (out,) = stack.enter_context(replacing([options.out]))
-        empty = True
+        empty, batch = True, Bare()
         while requests := [line.request for line in islice(lines, CHUNK)]:
-            found = predictor.predict(requests)
+            found = predictor.predict(batch.requests(requests))
             out.writelines(forecast_line(request.id, found, i) + b"\n" for i, request in enumerate(requests))
             out.flush()
             empty = False
         if empty:
-            raise InputError("has no requests", path=label, fix="write one JSON object per line")
+            raise InputError("has no requests", path=questions.label, fix="write one JSON object per line")
     return DONE

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from typing import TypeAlias
+import difflib
+import os
+import re
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn, TypeAlias
 
 EXIT = """\
 exit codes:
@@ -11,6 +16,14 @@ exit codes:
   2    usage or bad input
   3    done, and some requests were declined or failed, or a server exceeded the budget
   130  interrupted; a run continues with --resume
+"""
+INPUTS = """\
+input, each gzipped or not; standard input is recognised by its content:
+  questions.txt    a question a line
+  questions.csv    columns question (or prompt, problem, input), and where there are some answer (or gold,
+                   target), id and grader; .tsv with tabs
+  questions.jsonl  the same names as fields; messages is a whole chat
+  requests.jsonl   an OpenAI Batch file
 """
 POLICIES = """\
 policies:
@@ -25,7 +38,42 @@ policies:
   tale          the same on a teacher model's estimates; plan uses the forecast instead
 """
 
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+_CHOICE = re.compile(r"invalid choice: '(.*?)' \(choose from (.*)\)")
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, and which option or command may have been meant."""
+
+    _given: Sequence[str] = ()
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        self._given = list(sys.argv[1:] if args is None else args)
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"what is {' '.join(unknown)}?")
+        return found, unknown
+
+    def error(self, message: str) -> NoReturn:
+        # A mistyped option may show as another that is missing: it is the cause.
+        wrong = next((each for each in map(self._unknown, self._given) if each), None)
+        if wrong:
+            near = difflib.get_close_matches(wrong, self._option_string_actions, 1, 0.5)
+            message = f"no option {wrong}" + (f"; did you mean {near[0]}?" if near else "")
+        elif choice := _CHOICE.search(message):
+            known = [name.strip(" '") for name in choice[2].split(",")]
+            near = difflib.get_close_matches(choice[1], known, 1, 0.5)
+            message = f"{message}; did you mean {near[0]}?" if near else message
+        self.exit(2, f"{self.prog}: {message} (usage: {self.prog} --help)\n")
+
+    def _unknown(self, argument: str) -> str | None:
+        """The option in an argument, if there is no such option."""
+        name = argument.partition("=")[0]
+        if not name.startswith("--") or len(name) < 3:
+            return None
+        return None if any(known.startswith(name) for known in self._option_string_actions) else name
+
+
+Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
 
 
 def add_command(commands: Commands, name: str, about: str, description: str, epilog: str) -> argparse.ArgumentParser:
@@ -33,8 +81,31 @@ def add_command(commands: Commands, name: str, about: str, description: str, epi
     return commands.add_parser(name, help=about, description=description, epilog=epilog, formatter_class=shape)
 
 
+def add_input(command: argparse.ArgumentParser, *, graded: bool = False) -> None:
+    """The file, and how it is to be understood."""
+    command.add_argument(
+        "file", metavar="IN", help="questions or an OpenAI Batch file (see below); - is standard input"
+    )
+    command.add_argument(
+        "--prompt-template",
+        default="plain",
+        metavar="NAME",
+        help="plain, math, code, or a file with {problem} in it: the prompt of a question (default: plain)",
+    )
+    command.add_argument("--system", metavar="TEXT", help="a system message for every request")
+    fields = {"prompt": "the questions", "gold": "the correct answers", "id": "the ids"}
+    for name, what in fields.items():
+        command.add_argument(f"--{name}-field", metavar="NAME", help=f"the column or field of {what}")
+    if graded:
+        command.add_argument("--grader", metavar="NAME", help="math (default), exact, numeric or code")
+
+
+def add_force(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--force", action="store_true", help="replace files that exist")
+
+
 def add_market(command: argparse.ArgumentParser, *, policy: str = "expected") -> None:
-    command.add_argument("file", metavar="IN.jsonl", help="OpenAI Batch file; - reads standard input")
+    add_input(command, graded=command.prog.endswith(" run"))
     command.add_argument("--budget", required=True, help="for all answers: 200000, 200k, 1.5M or 256/query tokens")
     command.add_argument("--policy", default="expected", help=f"how the budget is divided (default: {policy})")
     where = command.add_mutually_exclusive_group()
@@ -42,13 +113,16 @@ def add_market(command: argparse.ArgumentParser, *, policy: str = "expected") ->
     add_forecaster(where)
     command.add_argument("--max-tokens", type=int, metavar="N", help="no answer gets more than this")
     command.add_argument(
-        "--errors", metavar="FILE", help="requests without an answer (default: IN.declined.jsonl; - is standard output)"
+        "--errors",
+        metavar="FILE",
+        help="requests without an answer (default: OUT.declined.jsonl; - is standard output)",
     )
     command.add_argument(
         "--option", action="append", default=[], metavar="NAME=VALUE", help="an option of the policy, e.g. beta=0.002"
     )
+    add_force(command)
     command.add_argument("--json", action="store_true", help="print the summary as JSON")
-    command.add_argument("--quiet", action="store_true", help="no progress bar")
+    command.add_argument("--quiet", action="store_true", help="no progress bar, and not how the input was understood")
 
 
 def add_forecaster(command: argparse._ActionsContainer) -> None:
@@ -65,6 +139,24 @@ def add_limit_field(command: argparse.ArgumentParser) -> None:
     )
 
 
+def add_unsafe_code(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--unsafe-code",
+        action="store_true",
+        help="grader code: run programs even where there is no sandbox, with all that you may read and do",
+    )
+
+
+def _local_model(text: str) -> str:
+    """The name of a model or the path of one; the input is easily given in its place, as `--local questions.csv`."""
+    extension = os.path.splitext(text.lower().removesuffix(".gz"))[1]
+    if extension in (".jsonl", ".json", ".csv", ".tsv", ".txt", ".ndjson"):
+        raise argparse.ArgumentTypeError(
+            f"{text} is not a model: name a GGUF file or a known model, and give the input before --local"
+        )
+    return text
+
+
 def add_model(command: argparse.ArgumentParser) -> None:
     where = command.add_mutually_exclusive_group(required=True)
     where.add_argument("--base-url", metavar="URL", help="an OpenAI-compatible server; the key is $OPENAI_API_KEY")
@@ -72,6 +164,7 @@ def add_model(command: argparse.ArgumentParser) -> None:
         "--local",
         nargs="?",
         const="",
+        type=_local_model,
         metavar="MODEL",
         help="a model on this machine: smollm2-135m (default), qwen2.5-coder-1.5b, or the path of a GGUF file",
     )
@@ -81,3 +174,8 @@ def add_model(command: argparse.ArgumentParser) -> None:
     command.add_argument("--concurrency", type=int, default=8, metavar="N", help="requests in flight (default: 8)")
     command.add_argument("--run-folder", metavar="DIR", help="where the run is kept (default: OUT.run)")
     command.add_argument("--resume", action="store_true", help="continue the run in that folder")
+    command.add_argument(
+        "--accept-loss",
+        action="store_true",
+        help="with --resume: go on with what is valid of a damaged ledger, and charge what may have been used",
+    )

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from shadowprice.cli.common import DONE, EXHAUSTED, bar, copied, count, forecaster, option, outputs, standard_output
-from shadowprice.cli.options import EXIT, POLICIES, Commands, add_command, add_limit_field, add_market
+from shadowprice.cli.common import DONE, EXHAUSTED, bar, count, forecaster, given, option, outputs, standard_output
+from shadowprice.cli.options import EXIT, INPUTS, POLICIES, Commands, add_command, add_limit_field, add_market
 
 if TYPE_CHECKING:
     from shadowprice.planning import Plan
 
 _DESCRIPTION = """\
-Reads an OpenAI Batch file, forecasts the length of every answer, finds the price per token at
-which demand meets the budget, and writes the batch file again with a token limit in every line.
-Requests that cannot pay the price are declined and go to the error file. The limits never add up
-to more than the budget; a limit the caller set is never raised; nothing else in a line changes.
+Reads questions or an OpenAI Batch file, forecasts the length of every answer, finds the price per token
+at which demand meets the budget, and writes a Batch file with a token limit in every line. Requests that
+cannot pay the price are declined and go to the error file. The limits never add up to more than the
+budget. In a Batch file a limit the caller set is never raised, and nothing else in a line changes.
 
+  shadowprice plan questions.csv --budget 200k --prompt-template math --model NAME
   shadowprice plan requests.jsonl --budget 200k
   shadowprice plan requests.jsonl --budget 256/query --forecast lengths.jsonl --policy expected
 """
@@ -28,8 +28,12 @@ to more than the budget; a limit the caller set is never raised; nothing else in
 
 def add(commands: Commands) -> None:
     about = "write a batch file whose token limits keep to a budget"
-    command = add_command(commands, "plan", about, _DESCRIPTION, f"{POLICIES}\n{EXIT}")
+    command = add_command(commands, "plan", about, _DESCRIPTION, f"{INPUTS}\n{POLICIES}\n{EXIT}")
     add_market(command)
+    command.add_argument(
+        "--to", choices=["batch"], default="batch", help="the form of what is written: an OpenAI Batch file (default)"
+    )
+    command.add_argument("--model", metavar="NAME", help="the model in the requests that are made from questions")
     command.add_argument(
         "--out", metavar="FILE", help="planned requests (default: IN.planned.jsonl; - is standard output)"
     )
@@ -43,21 +47,19 @@ def run(options: argparse.Namespace) -> int:
 
     out, errors = outputs(options, "planned")
     with ExitStack() as stack:
-        source = options.file
-        if not os.path.isfile(source):  # a pipe: it is read twice, so it is copied
-            source = stack.enter_context(copied(source))
+        found = stack.enter_context(given(options, model=options.model))
         targets = [standard_output() if name == "-" else name for name in (errors, out)]
         # Opened before forecasting, which may take long: a file that cannot be written is reported at once.
         error_file, out_file = stack.enter_context(replacing(targets))
         result = plan(
-            source,
+            found.requests,
             options.budget,
             policy=options.policy,
             forecaster=forecaster(options)[0],
             max_tokens=options.max_tokens,
             limit_field=options.limit_field,
             options=dict(map(option, options.option)),
-            label="standard input" if options.file == "-" else options.file,
+            label=found.label,
             progress=bar(options),
         )
         result.write_to(out_file, error_file)

@@ -15,32 +15,46 @@ from typing import TYPE_CHECKING, Any
 from shadowprice.cli.common import (
     DONE,
     EXHAUSTED,
-    copied,
     count,
     forecaster,
+    given,
+    gold_for,
     option,
     outputs,
     refuse_same_file,
     standard_output,
+    where_programs_ran,
 )
 from shadowprice.cli.live import make_backend, run_to_end, show_progress
-from shadowprice.cli.options import EXIT, POLICIES, Commands, add_command, add_market, add_model
+from shadowprice.cli.options import (
+    EXIT,
+    INPUTS,
+    POLICIES,
+    Commands,
+    add_command,
+    add_market,
+    add_model,
+    add_unsafe_code,
+)
+from shadowprice.cli.tolerance import add_tolerance, tolerance
 from shadowprice.errors import InputError
 
 if TYPE_CHECKING:
     from shadowprice.backends.base import Backend
     from shadowprice.cost import Rates
+    from shadowprice.formats.inputs import Input
+    from shadowprice.formats.questions import Gold
     from shadowprice.runs import Run, Summary
     from shadowprice.types import Request
 
 _DESCRIPTION = """\
-Answers a batch file on a real model so that as many requests as possible are answered correctly and the
+Answers questions or a batch file on a real model so that as many requests as possible are answered correctly and the
 budget is never exceeded. Forecasts every request, clears the market, and sends the admitted requests with
 their grants as hard limits. Everything is kept in a run folder: after Ctrl-C or a crash the same command
 with --resume continues where it stopped and pays for nothing twice.
 
   shadowprice run requests.jsonl --budget 200k --base-url http://127.0.0.1:8000/v1 --model NAME
-  shadowprice run requests.jsonl --budget 20k --local
+  shadowprice run questions.csv --budget 20k --local
 
 --accounting reserved counts grants: what answers did not use is offered to declined requests, until none
 can pay (--no-reclaim: one clearing only, the paper's CLEAR with --policy clear).
@@ -74,10 +88,11 @@ def add(commands: Commands) -> None:
         "run",
         "answer a batch file on a real model within a budget",
         _DESCRIPTION,
-        f"{POLICIES}{_INDEX}\n{EXIT}",
+        f"{INPUTS}\n{POLICIES}{_INDEX}\n{EXIT}",
     )
     add_market(command, policy="expected, and index with --accounting metered")
     add_model(command)
+    add_tolerance(command)
     command.add_argument("--out", metavar="FILE", help="answers (default: IN.answers.jsonl)")
     command.add_argument("--csv", metavar="FILE", help="all results as a table as well, for spreadsheets")
     command.add_argument(
@@ -99,6 +114,7 @@ def add(commands: Commands) -> None:
         metavar="FILE",
         help="JSONL of custom_id, gold, grader: answers are graded, and a correct sample stops the rest",
     )
+    add_unsafe_code(command)
     command.add_argument(
         "--rates",
         metavar="IN,OUT",
@@ -117,19 +133,24 @@ def add(commands: Commands) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from shadowprice.cost import show, show_spent
+    from shadowprice.runs import check_gold
 
     out, errors = outputs(options, "answers")
     refuse_same_file(input=options.file, out=out, errors=errors, csv=options.csv)
-    settings = _settings(options)
+    settings, endures = _settings(options), tolerance(options)
     teacher = _teacher(options)
     with ExitStack() as stack:
-        source = options.file if os.path.isfile(options.file) else stack.enter_context(copied(options.file))
+        found = stack.enter_context(given(options))
         folder = options.run_folder or ("requests.run" if out == "-" else f"{out}.run")
-        requests = _requests(options, source, folder, settings)  # before a model is fetched or started
+        requests = _requests(options, found, folder, settings)  # before a model is fetched or started
+        gold = gold_for(options, found, requests)
+        check_gold(gold, unsafe_code=options.unsafe_code)
         backend = make_backend(options, cache=settings["accounting"] == "metered")
-        with _make_run(options, requests, backend, teacher, folder, settings) as run:
+        with _make_run(options, requests, gold, backend, teacher, folder, settings) as run:
             with show_progress(len(run.requests), run.settings.rates, quiet=options.quiet) as on_event:
-                summary = run_to_end(lambda: run.execute(on_event=on_event), run.progress, [backend, teacher], folder)
+                summary = run_to_end(
+                    lambda: run.execute(on_event=on_event, tolerance=endures), run.progress, [backend, teacher], folder
+                )
             run.write(
                 standard_output() if out == "-" else out,
                 standard_output() if errors == "-" else errors,
@@ -156,24 +177,25 @@ def run(options: argparse.Namespace) -> int:
             f"{summary.count('not_sent'):,} not sent -> {errors}",
             f"  spent      {show_spent(summary.spent, summary.budget, rates)}; the account is in {folder}",
         ]
+        rows += [f"  failed     {count(times, 'request')}: {cause}" for cause, times in summary.causes.items()]
         if teaching:
             rows.append(f"  teacher    {_in_words(teaching)}")
         if summary.correct is not None:
-            rows.append(f"  correct    {summary.correct:,}")
+            rows.append(f"  correct    {summary.correct:,}{where_programs_ran(summary.sandbox)}")
         print("\n".join(rows), file=talk)
     for warning in _warnings(summary, rates):
         print(f"warning: {warning}", file=sys.stderr)
     return EXHAUSTED if summary.count("declined", "failed", "not_sent") or summary.overspent else DONE
 
 
-def _requests(options: argparse.Namespace, source: str, folder: str, settings: dict[str, Any]) -> list[Request]:
+def _requests(options: argparse.Namespace, found: Input, folder: str, settings: dict[str, Any]) -> list[Request]:
     """The requests; what is wrong with the input, the budget or the run folder is said here."""
     from shadowprice.cost import parse_budget
     from shadowprice.runs import requests_from
 
     if not options.resume and os.path.lexists(folder) and not (os.path.isdir(folder) and not os.listdir(folder)):
         raise InputError("exists", path=folder, fix="--resume continues it; --run-folder names another")
-    requests = requests_from(source, label=options.file)
+    requests = requests_from(found.requests, label=found.label)
     parse_budget(options.budget, len(requests), settings["rates"])
     return requests
 
@@ -181,12 +203,12 @@ def _requests(options: argparse.Namespace, source: str, folder: str, settings: d
 def _make_run(
     options: argparse.Namespace,
     requests: list[Request],
+    gold: Gold | None,
     backend: Backend,
     teacher: Backend | None,
     folder: str,
     settings: dict[str, Any],
 ) -> Run:
-    from shadowprice.formats.questions import read_gold
     from shadowprice.runs import Run
 
     predictor, name = forecaster(options)
@@ -197,9 +219,11 @@ def _make_run(
         folder=folder,
         forecaster=predictor,
         forecaster_name=name,
-        gold=read_gold(options.gold) if options.gold else None,
+        gold=gold,
         teacher=teacher,
         resume=options.resume,
+        accept_loss=options.accept_loss,
+        unsafe_code=options.unsafe_code,
         concurrency=options.concurrency,
         **settings,
     )
@@ -248,13 +272,15 @@ def _warnings(summary: Summary, rates: Rates) -> Iterator[str]:
 
     for flag, times in summary.flags.items():
         yield f"server violation: {flag} {times:,} times"
-    if summary.flags.get("limit_ignored") or summary.stopped:
-        excess = f"the budget was exceeded by {show(summary.overspent, rates)}"
-        held = excess if summary.overspent else "the budget still holds"
-        yield f"{show(summary.beyond_grants, rates)} beyond what was granted; {held}"
+    if summary.beyond_grants:
+        generated = show(summary.spent + summary.overspent, rates)
+        yield (
+            f"at least {generated} generated, {summary.overspent:,} of them beyond the budget; "
+            "the server's own count is unknown"
+        )
     if summary.stopped:
-        way_out = "an older server may obey --limit-field max_tokens; --resume continues"
-        yield f"{summary.stopped}; nothing more was sent to it ({way_out})"
+        way_out = "an older server may obey --limit-field max_tokens; " if summary.flags.get("limit_ignored") else ""
+        yield f"{summary.stopped}; nothing more was sent ({way_out}--resume continues)"
 
 
 def _in_words(teacher: dict[str, Any]) -> str:

@@ -55,6 +55,9 @@ class Tolerance:
     exposure: float = 0.1
 
 
+USUAL = Tolerance()
+
+
 @dataclass
 class Progress:
     """The progress of an execution, passed to `on_event` whenever something has happened.
@@ -89,7 +92,7 @@ async def execute(
     *,
     concurrency: int = 8,
     attempts: int = 4,
-    tolerance: Tolerance = Tolerance(),
+    tolerance: Tolerance = USUAL,
     rates: Rates = TOKENS,
     grade: Grader | None = None,
     progress: Progress | None = None,

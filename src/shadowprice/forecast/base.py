@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, Self
 
 from shadowprice.errors import InputError
+from shadowprice.forecast.shared import Bare, bare
 from shadowprice.types import Forecast, Request, Trace
 
 if TYPE_CHECKING:
@@ -25,7 +26,9 @@ class Predictor(Protocol):
 
 
 def predict_all(predictor: Predictor, requests: Sequence[Request]) -> Forecast:
-    parts = [predictor.predict(requests[i : i + CHUNK]) for i in range(0, len(requests), CHUNK)]
+    """The forecasts of a batch, from what its requests do not share (`forecast.shared`)."""
+    batch = Bare()
+    parts = [predictor.predict(batch.requests(requests[i : i + CHUNK])) for i in range(0, len(requests), CHUNK)]
     return Forecast.joined(parts)
 
 
@@ -72,4 +75,5 @@ class Forecaster(ABC):
         """
         from shadowprice.forecast.evaluation import evaluate  # half a second to import: scipy.stats
 
-        return evaluate(self._predict([trace.prompt for trace in traces]), traces, resamples=resamples, seed=seed)
+        forecast = self._predict(bare([trace.prompt for trace in traces]))
+        return evaluate(forecast, traces, resamples=resamples, seed=seed)

@@ -3,6 +3,9 @@
 jsonl       JSON lines: gzip or not, with the number of the line in every error
 batch       OpenAI Batch files; a limit put into a line without changing another byte of it
 limits      the fields that limit an answer, by endpoint
+inputs      what a user wants answered, from a file in any usual form
+rows        the rows of such files: lines of text, CSV, JSON lines
+templates   prompts that a question is put into
 questions   questions and their gold answers
 traces      recorded answers
 forecasts   forecasts from any source

@@ -101,6 +101,8 @@ def _as_record(request: object, number: int) -> dict[str, Any]:
 def _parse(raw: bytes, number: int) -> BatchLine:
     record = parse_object(raw, form=_FORM)
     name, body = record.get("custom_id"), record.get("body")
+    if isinstance(name, int) and not isinstance(name, bool):
+        name = str(name)
     if not isinstance(name, str) or not name:
         raise InputError("no custom_id", fix="give every request its own, as a string")
     if not isinstance(body, dict):

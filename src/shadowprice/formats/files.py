@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
+import sqlite3
 import stat
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from secrets import token_hex
-from tempfile import TemporaryFile
 from typing import IO, TypeAlias
 
 from shadowprice.errors import InputError
+
+_LITTLE = 2**16  # bytes: with less, SQLite reports a disk that is full as an input/output error
 
 Target: TypeAlias = "str | os.PathLike[str] | IO[bytes]"
 
@@ -32,16 +36,16 @@ def replacing(targets: Sequence[Target]) -> Iterator[list[IO[bytes]]]:
     with ExitStack() as stack:
         files: list[IO[bytes]] = []
         streams: list[tuple[IO[bytes], Target]] = []
-        replacements: list[tuple[str, str, int]] = []
+        replacements: list[tuple[IO[bytes], str, str, int]] = []
         for target in targets:
             path = os.fspath(target) if isinstance(target, str | os.PathLike) else None
             mode = None if path is None else _mode(path)
             if path is None or mode is None:
-                files.append(stack.enter_context(TemporaryFile()))
+                files.append(stack.enter_context(tempfile.TemporaryFile()))
                 streams.append((files[-1], target))
                 continue
             place = os.path.realpath(path)
-            if any(place == other for _, other, _ in replacements):
+            if any(place == other for _, _, other, _ in replacements):
                 raise InputError("cannot be written twice", path=path, fix="name another file")
             name = os.path.join(os.path.dirname(place), f".shadowprice-{token_hex(8)}")
             stack.callback(_remove, name)  # before it exists: a signal may arrive at any moment
@@ -49,23 +53,53 @@ def replacing(targets: Sequence[Target]) -> Iterator[list[IO[bytes]]]:
                 files.append(stack.enter_context(open(name, "xb")))
             except OSError as error:
                 raise _unwritable(path, error) from None
-            replacements.append((name, place, mode))
-        yield files
+            replacements.append((files[-1], name, place, mode))
+        with _naming(replacements[-1][2] if replacements else "output"):
+            yield files
         for file, target in streams:
             file.seek(0)
-            with ExitStack() as opened:
-                if isinstance(target, str | os.PathLike):
-                    stream: IO[bytes] = opened.enter_context(open(target, "wb"))
-                else:
-                    stream = target
-                shutil.copyfileobj(file, stream)
-                stream.flush()
-        for file in files:
-            file.flush()
-            os.fsync(file.fileno())
-        for name, place, mode in replacements:
+            _copy(file, target)
+        for file, _, place, _ in replacements:
+            with _naming(place):
+                file.flush()
+                os.fsync(file.fileno())
+        for _, name, place, mode in replacements:
             os.chmod(name, mode)
             os.replace(name, place)
+
+
+def _copy(file: IO[bytes], target: Target) -> None:
+    if not isinstance(target, str | os.PathLike):
+        with _naming("output"):
+            shutil.copyfileobj(file, target)
+            target.flush()
+        return
+    with _naming(os.fspath(target)), open(target, "wb") as stream:
+        shutil.copyfileobj(file, stream)
+
+
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """Raises InputError if a file cannot be written there: to be called before the work whose results go into it."""
+    path = os.fspath(path)
+    if _mode(path) is None:
+        return  # a pipe or a device
+    try:
+        with tempfile.TemporaryFile(dir=os.path.dirname(os.path.realpath(path))) as file, _naming(path):
+            file.write(bytes(4096))
+            file.flush()
+    except OSError as error:
+        raise _unwritable(path, error) from None
+
+
+@contextmanager
+def _naming(path: str) -> Iterator[None]:
+    """A full disk says which file did not fit."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise _unwritable(path, error) from None
+        raise
 
 
 def _mode(target: str) -> int | None:
@@ -84,7 +118,30 @@ def _mode(target: str) -> int | None:
 
 
 def _unwritable(target: str, error: OSError) -> InputError:
-    return InputError(f"cannot be written: {error.strerror}", path=target, fix="choose another place")
+    return InputError(f"cannot be written: {write_problem(target, error)}", path=target, fix="choose another place")
+
+
+def write_problem(path: str | os.PathLike[str], error: Exception) -> str:
+    """Why a file could not be written; of a full disk, how much space is left."""
+    full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+    full |= getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+    uncertain = str(getattr(error, "sqlite_errorname", "")).startswith("SQLITE_IOERR")
+    if full or uncertain:
+        with suppress(OSError):
+            found = os.statvfs(os.path.dirname(os.path.realpath(path)))
+            left = found.f_bavail * found.f_frsize
+            if full or left < _LITTLE:
+                return f"no space left: {left:,} bytes free on the device of {os.fspath(path)}"
+    return " ".join(str(getattr(error, "strerror", None) or error).split())
+
+
+def sync_folder(path: str | os.PathLike[str]) -> None:
+    """Makes it survive a power cut that a file is where it is."""
+    folder = os.open(os.path.dirname(os.path.realpath(path)), os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def _remove(path: str) -> None:

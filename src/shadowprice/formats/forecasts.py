@@ -50,6 +50,8 @@ class ForecastTable:
 
     def _add(self, record: dict[str, Any]) -> None:
         name = record.get("custom_id")
+        if isinstance(name, int) and not isinstance(name, bool):
+            name = str(name)
         if not isinstance(name, str):
             raise InputError("no custom_id", fix=f"write {_FORM}")
         if name in self._row:

@@ -81,11 +81,39 @@ def parse_object(line: bytes, *, form: str = "{...}") -> dict[str, Any]:
     return record
 
 
+def decoded(text: bytes, path: Path) -> str:
+    """The text in UTF-8, without its byte order mark; anything else is an InputError that says what it looks like."""
+    try:
+        return text.removeprefix(_BYTE_ORDER_MARK).decode()
+    except UnicodeDecodeError as invalid:
+        start = text.rfind(b"\n", 0, invalid.start) + 1
+        line = text.count(b"\n", 0, start) + 1
+        raise located(_not_utf8(text[start:], invalid.start - start), path, line) from None
+
+
+def not_text(head: bytes) -> InputError | None:
+    """What is wrong with a file that begins like this, if it cannot be text in UTF-8."""
+    if head[:2] in (b"\xff\xfe", b"\xfe\xff") or max(head[0:200:2].count(0), head[1:200:2].count(0)) > 20:
+        return InputError("looks like UTF-16, not UTF-8", fix="convert it: iconv -f UTF-16 -t UTF-8 OLD > NEW")
+    if head[:4] == b"PK\x03\x04":
+        return InputError("is a spreadsheet or a zip file", fix="save it as CSV, or unpack it")
+    if b"\0" in head:
+        return InputError("is binary, not text", fix="give a text file in UTF-8")
+    return None
+
+
+def _not_utf8(text: bytes, place: int) -> InputError:
+    return not_text(text) or InputError(
+        f"invalid UTF-8 at byte {place + 1}: it looks like Latin-1 or Windows-1252",
+        fix="save the file as UTF-8: iconv -f WINDOWS-1252 -t UTF-8 OLD > NEW",
+    )
+
+
 def _not_json(line: bytes, error: orjson.JSONDecodeError) -> InputError:
     try:
         line.decode()
     except UnicodeDecodeError as invalid:
-        return InputError(f"invalid UTF-8 at byte {invalid.start + 1}", fix="save the file as UTF-8")
+        return _not_utf8(line, invalid.start)
     if "depth" in error.msg or "ecursion" in error.msg:  # the wording depends on orjson's version
         return too_deep()
     return InputError(f"not JSON: {error.msg} at column {error.colno}", fix="fix or remove the line")

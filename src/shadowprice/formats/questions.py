@@ -1,10 +1,10 @@
-"""Questions with known answers, as JSON lines."""
+"""Questions with known answers; correct answers in a file of their own."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -19,7 +19,10 @@ GRADERS = ("math", "exact", "numeric", "code")
 
 @dataclass(frozen=True)
 class Question:
-    """A problem and its correct answer. `grader` is a name in `GRADERS`, `options` are the grader's."""
+    """A problem and its correct answer, empty if that is unknown.
+
+    `grader` is a name in `GRADERS`, `options` are the grader's. `body` is the request, if it is more than one message.
+    """
 
     id: str
     problem: str
@@ -27,52 +30,55 @@ class Question:
     dataset: str = ""
     grader: str = "math"
     options: Mapping[str, Any] = field(default_factory=dict)
+    body: Mapping[str, Any] | None = None
+
+    def request_body(self) -> Mapping[str, Any]:
+        return self.body or {"messages": [{"role": "user", "content": self.problem}]}
 
 
 # custom_id -> the correct answer and the name of its grader.
 Gold: TypeAlias = Mapping[str, tuple[str, str]]
 
 
-def read_questions(path: str | os.PathLike[str], grader: str | None = None) -> list[Question]:
-    """Questions from JSON lines `{id, problem, gold}`, optionally with `dataset` and `grader`.
-
-    `grader` replaces the grader that the lines name.
-    """
-    return [
-        Question(r["id"], r["problem"], r["gold"], str(r.get("dataset") or ""), r["grader"])
-        for r in _read(path, ("id", "problem", "gold"), grader)
-    ]
+def gold_text(value: Any, name: str | None = "gold") -> str:
+    """A correct answer as text; of a solution that ends in `#### 72`, as in GSM8K, what follows the mark."""
+    if value is None:
+        return ""
+    if not isinstance(value, str | int | float):
+        raise InputError(f"{name} is {value!r:.40}", fix="give a text or a number")
+    return str(value).rpartition("####")[2].strip()
 
 
 def read_gold(path: str | os.PathLike[str]) -> Gold:
     """Correct answers by request, from JSON lines `{custom_id, gold}`, optionally with `grader`."""
-    return {r["custom_id"]: (r["gold"], r["grader"]) for r in _read(path, ("custom_id", "gold"), None)}
+    found: dict[str, tuple[str, str]] = {}
+    for number, record in read_objects(path, form=_FORM):
+        name, grader = record.get("custom_id"), record.get("grader") or "math"
+        try:
+            if not isinstance(name, str | int) or isinstance(name, bool) or name == "":
+                raise InputError("no custom_id", fix=f"write {_FORM}")
+            if not (gold := gold_text(record.get("gold"))):
+                raise InputError("no gold", fix=f"write {_FORM}")
+            if grader not in GRADERS:
+                raise InputError(f"unknown grader {grader!r:.40}", fix=f"choose one of {', '.join(GRADERS)}")
+            if str(name) in found:
+                raise InputError(f"custom_id {name!r} was used before", fix="keep one")
+        except InputError as error:
+            raise located(error, path, number) from None
+        found[str(name)] = gold, grader
+    if not found:
+        raise InputError("has no lines", path=path, fix=f"write lines {_FORM}")
+    return found
 
 
-def _read(path: str | os.PathLike[str], required: tuple[str, ...], grader: str | None) -> Iterator[dict[str, Any]]:
-    """Records with the `required` texts, of which the first is unique, and a known grader."""
-    form = "{" + ", ".join(f'"{name}": ...' for name in required) + "}"
-    key, seen = required[0], set[str]()
-    for number, record in read_objects(path, form=form):
-        record["grader"] = grader or record.get("grader") or "math"
-        if problem := _problem(record, required, form):
-            raise located(problem, path, number)
-        if record[key] in seen:
-            raise InputError(f"{key} {record[key]!r} was used before", path=path, line=number, fix="keep one")
-        seen.add(record[key])
-        yield record
-    if not seen:
-        raise InputError("has no lines", path=path, fix=f"write lines {form}")
-
-
-def _problem(record: dict[str, Any], required: tuple[str, ...], form: str) -> InputError | None:
-    for name in required:
-        if not isinstance(record.get(name), str) or not record[name]:
-            return InputError(f"no {name}", fix=f"write {form}, all as strings")
-    if record["grader"] not in GRADERS:
-        return InputError(f"unknown grader {record['grader']!r:.40}", fix=f"choose one of {', '.join(GRADERS)}")
-    return None
+_FORM = '{"custom_id": ..., "gold": ...}'
 
 
 def sha256_of_questions(questions: Sequence[Question]) -> str:
-    return hashlib.sha256(orjson.dumps(questions, option=orjson.OPT_SORT_KEYS)).hexdigest()
+    """Identifies them; the body counts only where there is one."""
+    records = [
+        {name: value for name, value in vars(question).items() if name != "body" or value is not None}
+        for question in questions
+    ]
+    in_order = [{**record, "options": dict(sorted(record["options"].items()))} for record in records]
+    return hashlib.sha256(orjson.dumps(in_order)).hexdigest()

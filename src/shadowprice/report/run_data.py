@@ -60,6 +60,7 @@ class RunData:
     violations: Counter[str]  # what servers did against their limits, by requests
     files: Mapping[str, str]  # where answers and errors were written: paths on the machine of the run
     settings: Sequence[tuple[str, Any]]
+    sandboxes: Sequence[str]  # levels that programs in answers were run at
 
     @property
     def answered(self) -> int:
@@ -112,6 +113,7 @@ def read_run(folder: Path) -> RunData:
         violations=Counter(flag for view in views for flag in view.flags),
         files=account.manifest.get("files") or {},
         settings=_settings(account, asked),
+        sandboxes=account.manifest.get("sandboxes") or (),
     )
 
 
@@ -136,6 +138,7 @@ def _settings(account: Account, asked: Mapping[str, Any]) -> list[tuple[str, Any
             for name, value in asked.items()
             if name != "rates"
         ),
+        ("programs ran in", ", ".join(account.manifest.get("sandboxes") or ())),
         ("shadowprice", account.manifest.get("shadowprice")),
     ]
 

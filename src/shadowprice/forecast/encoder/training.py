@@ -23,6 +23,7 @@ import numpy as np
 
 from shadowprice.errors import InputError, MissingExtra
 from shadowprice.forecast.encoder.network import Network, device
+from shadowprice.forecast.shared import bare
 from shadowprice.forecast.splits import question_key
 from shadowprice.types import Trace
 
@@ -72,10 +73,10 @@ class Epoch:
 
 def examples(traces: Sequence[Trace]) -> list[Example]:
     """One per trace that generated anything. Grades are taken as recorded, those of truncated answers too."""
+    used = [trace for trace in traces if trace.tokens > 0]
     return [
-        Example(t.prompt, math.log(t.tokens), t.truncated, math.nan if t.correct is None else float(t.correct))
-        for t in traces
-        if t.tokens > 0
+        Example(text, math.log(t.tokens), t.truncated, math.nan if t.correct is None else float(t.correct))
+        for text, t in zip(bare([t.prompt for t in used]), used, strict=True)
     ]
 
 

@@ -1,0 +1,113 @@
+"""What all requests of a batch say tells nothing about any of them.
+
+"Please reason step by step, and put your final answer within \\boxed{}." after every question says how the batch is
+asked, not how long one answer is beside another; and a forecaster that has learned from bare questions takes its words
+for the question's. So the instruction that nearly all texts of a batch begin or end with is removed before a forecast
+is made: system prompts, preambles with examples, closing instructions.
+
+Only whole sentences, lines and labels such as "Question:" are removed, so that questions which only sound alike ("What
+is the sum of 3 and 4?") stay whole, and never all of a text. The instructions of our own templates are removed
+from any text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from math import ceil
+
+from shadowprice.formats.templates import INSTRUCTIONS
+from shadowprice.types import Request
+
+__all__ = ["Bare", "bare"]
+
+_FEWEST = 8  # different texts; fewer may sound alike by chance
+_SHARE = 0.95  # of the texts
+# Where a sentence, a line, or a label such as "Answer the question:" ends, and the next one begins.
+_START = re.compile(r"\n\s*|[.!?][\"'”’)\]*]*\s+")
+_LABEL = re.compile(r"[#*\s]*\w+(?: \w+){0,7}[*]*:[*]*\s+")
+_SPEAKS = re.compile(r"\w")
+
+
+class Bare:
+    """Texts without what they share. Given a batch in pieces, a short piece is treated as those before it."""
+
+    def __init__(self) -> None:
+        self._prefix = self._suffix = ""
+
+    def requests(self, requests: Sequence[Request]) -> Sequence[Request]:
+        texts = [request.text for request in requests]
+        found = self.texts(texts)
+        if found == texts:
+            return requests
+        return [
+            request if text == request.text else replace(request, text=text)
+            for request, text in zip(requests, found, strict=True)
+        ]
+
+    def texts(self, texts: Sequence[str]) -> list[str]:
+        texts = [_without_instruction(text) for text in texts]
+        different = sorted(set(texts))
+        if len(different) >= _FEWEST:
+            self._prefix = _whole_prefix(_shared_prefix(different))
+            backwards = sorted(text[::-1] for text in different)
+            self._suffix = _whole_suffix(_shared_prefix(backwards)[::-1])
+        if not self._prefix and not self._suffix:
+            return texts
+        return [self._strip(text) for text in texts]
+
+    def _strip(self, text: str) -> str:
+        rest = text.removeprefix(self._prefix)
+        rest = rest.removesuffix(self._suffix) if len(rest) > len(self._suffix) else rest
+        if len(rest) == len(text):
+            return text
+        return rest.strip() if _SPEAKS.search(rest) else text
+
+
+def bare(texts: Sequence[str]) -> list[str]:
+    """The texts of one batch without what they share."""
+    return Bare().texts(texts)
+
+
+def _without_instruction(text: str) -> str:
+    for instruction in INSTRUCTIONS:
+        if text.endswith(instruction) and _SPEAKS.search(rest := text.removesuffix(instruction)):
+            return rest.rstrip()
+    return text
+
+
+def _shared_prefix(texts: list[str]) -> str:
+    """The longest text that at least `_SHARE` of the sorted `texts` begin with: neighbours, as they are sorted."""
+    width = ceil(_SHARE * len(texts))
+    longest = ""
+    for first, last in zip(texts, texts[width - 1 :], strict=False):
+        low, high = len(longest), min(len(first), len(last))
+        if not last.startswith(first[:low]):
+            continue
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if last.startswith(first[:middle]) else (low, middle - 1)
+        longest = max(longest, first[:low], key=len)
+    return longest
+
+
+def _whole_prefix(shared: str) -> str:
+    """As much of it as ends with a sentence, a line or a label."""
+    end = 0
+    for found in _START.finditer(shared):
+        end = found.end()
+    if label := _LABEL.match(shared, end):
+        end = label.end()
+    return shared[:end] if _SPEAKS.search(shared, 0, end) else ""
+
+
+def _whole_suffix(shared: str) -> str:
+    """As much of it as begins with a sentence or a line."""
+    if not _SPEAKS.search(rest := shared.lstrip()):
+        return ""
+    space = shared[: len(shared) - len(rest)]
+    if "\n" in space or (space and rest[:1].isupper()):
+        return shared
+    found = _START.search(shared)
+    return shared[found.end() :] if found else ""

@@ -1,0 +1,268 @@
+"""What a user wants answered, from a file in any usual form.
+
+    a question a line          questions.txt
+    columns                    questions.csv, questions.tsv
+    JSON lines                 {"question": ..., "answer": ..., "id": ...}, or prompt, problem, input, messages
+    OpenAI Batch files         {"custom_id": ..., "method": "POST", "url": ..., "body": {...}}
+
+Each may be gzipped. A Batch file is passed on as it is: it may be larger than memory. Everything else becomes
+questions, with correct answers where there are some, and ids that are made from the text where there are none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import Any
+
+import orjson
+
+from shadowprice.errors import InputError
+from shadowprice.formats.batch import BatchLine, as_batch, parse_batch, read_batch, text_of
+from shadowprice.formats.jsonl import located, parse_object, read_lines
+from shadowprice.formats.questions import GRADERS, Gold, Question, gold_text
+from shadowprice.formats.rows import Row, form_of, read_rows
+from shadowprice.formats.templates import PLAIN, prompted
+
+__all__ = ["Fields", "Input", "read_input"]
+
+# Names of fields, the first that is found is used.
+PROMPTS = ("question", "prompt", "problem", "input", "messages")
+GOLDS = ("gold", "answer", "target")
+IDS = ("custom_id", "id")
+_BATCH = ("body", "custom_id", "method", "url")
+_LISTED = 12  # columns named in an error
+
+
+@dataclass(frozen=True)
+class Fields:
+    """The fields that hold prompt, correct answer and id, where the usual names are not meant."""
+
+    prompt: str | None = None
+    gold: str | None = None
+    id: str | None = None
+
+    def __bool__(self) -> bool:
+        return any((self.prompt, self.gold, self.id))
+
+
+@dataclass(frozen=True)
+class Input:
+    """What was found in a file.
+
+    path        the file, if it is a Batch file; its requests are read from there
+    questions   its questions otherwise
+    understood  what was found, in a line to show
+    gold        correct answers by id, of the questions that have one
+    template    the prompt that questions are put into; `system` goes before it, `model` is asked
+    """
+
+    label: str
+    path: str | None
+    questions: list[Question]
+    understood: str = ""
+    gold: Gold = field(default_factory=dict)
+    template: str = PLAIN
+    system: str | None = None
+    model: str | None = None
+
+    @property
+    def requests(self) -> str | list[dict[str, Any]]:
+        """What `plan` and `Run` take: the path of a Batch file that goes as it is, or batch lines."""
+        if self.path is None:
+            return [self._record(question) for question in self.questions]
+        if self.template == PLAIN and not self.system:
+            return self.path
+        return [self._worded(line) for line in read_batch(self.path, self.label)]
+
+    def batch(self) -> Iterator[BatchLine]:
+        """The requests, one after the other."""
+        requests = self.requests
+        if isinstance(requests, str):
+            return read_batch(requests, self.label)
+        return parse_batch(as_batch(requests, self.label), self.label)
+
+    def as_questions(self) -> list[Question]:
+        """All as questions without a template; the requests of a Batch file have no correct answer."""
+        if self.path is None:
+            return self.questions
+        lines = (line.request for line in read_batch(self.path, self.label))
+        return [Question(each.id, each.text, "", body=each.body) for each in lines]
+
+    def _record(self, question: Question) -> dict[str, Any]:
+        body = prompted(question.request_body(), self.template, self.system)
+        if self.model:
+            body = {"model": self.model, **body}
+        return {"custom_id": question.id, "method": "POST", "url": "/v1/chat/completions", "body": body}
+
+    def _worded(self, line: BatchLine) -> dict[str, Any]:
+        record = parse_object(line.raw)
+        try:
+            return {**record, "body": prompted(record["body"], self.template, self.system)}
+        except InputError as error:
+            raise located(error, self.label, line.number) from None
+
+
+def read_input(
+    path: str | os.PathLike[str],
+    *,
+    label: str | None = None,
+    fields: Fields | None = None,
+    grader: str | None = None,
+    template: str = PLAIN,
+    system: str | None = None,
+    model: str | None = None,
+) -> Input:
+    """Read a file; errors name it by `label`. `grader` replaces the graders that rows name."""
+    path, fields = os.fspath(path), fields or Fields()
+    label = label or path
+    named = [name.casefold() for name in (fields.prompt, fields.gold, fields.id) if name]
+    known = {*PROMPTS, *GOLDS, *IDS, *named}
+    form = form_of(path, label, known)
+    if form == "json" and not fields.prompt and (note := _batch_note(path, label)) is not None:
+        if fields:
+            raise InputError("is a Batch file, whose fields have fixed names", path=label, fix="leave out --...-field")
+        return Input(label, path, [], note, template=template, system=system)
+    rows = read_rows(path, label, form, known)
+    first = next(rows, None)
+    if first is None:
+        raise InputError("has no questions", path=label, fix="write at least one")
+    columns = _Columns.of(_names(first[1]), fields, label, line=first[0] if form == "json" else None)
+    questions = list(_questions(chain([first], rows), columns, grader, label))
+    gold = {each.id: (each.gold, each.grader) for each in questions if each.gold}
+    understood = f"{_counted(len(questions))} from {label}: {columns.in_words(form, questions)}"
+    return Input(label, None, questions, understood, gold, template, system, model)
+
+
+def _batch_note(path: str, label: str) -> str | None:
+    """Whether JSON lines are a Batch file, by the first one: None if not, else what there is to say about it."""
+    number, line = next(read_lines(path, label), (0, b""))
+    try:
+        record = parse_object(line)
+    except InputError:
+        if line == b"{":
+            raise InputError("an object over several lines", path=label, line=number, fix=_ONE_LINE) from None
+        return ""  # the reader of batch files says what is wrong with it
+    if "body" not in record and (any(name in PROMPTS for name in _names(record)) or not record.keys() & {*_BATCH}):
+        return None
+    if isinstance(record.get("custom_id"), int) and not isinstance(record["custom_id"], bool):
+        return f"{label}: custom_id is a number there; results carry it as text"
+    return ""
+
+
+_ONE_LINE = "write each on one line: jq -c . OLD > NEW.jsonl"
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """The names of the fields that are used; those the rows do not have are None."""
+
+    prompt: str
+    gold: str | None
+    id: str | None
+
+    @classmethod
+    def of(cls, names: Mapping[str, str], fields: Fields, label: str, *, line: int | None) -> _Columns:
+        what = "field" if line else "column"
+        there = ", ".join(list(names.values())[:_LISTED]) + (", ..." if len(names) > _LISTED else "")
+
+        def find(given: str | None, usual: tuple[str, ...], option: str) -> str | None:
+            if given is None:
+                return next((names[name] for name in usual if name in names), None)
+            if given.strip().casefold() not in names:
+                problem = f"no {what} is called {given!r}: there are {there}"
+                raise InputError(problem, path=label, line=line, fix=f"name one of them with {option}")
+            return names[given.strip().casefold()]
+
+        prompt = find(fields.prompt, PROMPTS, "--prompt-field")
+        if prompt is None:
+            problem = f"no {what} is called {', '.join(PROMPTS[:-1])} or {PROMPTS[-1]}: there are {there}"
+            raise InputError(problem, path=label, line=line, fix="name the questions with --prompt-field NAME")
+        return cls(prompt, find(fields.gold, GOLDS, "--gold-field"), find(fields.id, IDS, "--id-field"))
+
+    def in_words(self, form: str, questions: list[Question]) -> str:
+        """`question -> prompt, answer -> gold (math)`."""
+        found = "a question a line" if form == "text" else f"{self.prompt} -> prompt"
+        if self.gold:
+            graders = ", ".join(dict.fromkeys(each.grader for each in questions if each.gold))
+            without = sum(not each.gold for each in questions)
+            found += f", {self.gold} -> gold ({graders or 'none given'}{f'; {without:,} without' if without else ''})"
+        return found + (f", {self.id} -> id" if self.id else "")
+
+
+def _questions(rows: Iterator[Row], columns: _Columns, grader: str | None, label: str) -> Iterator[Question]:
+    seen: set[str] = set()
+    for number, row in rows:
+        try:
+            question = _question(row, columns, grader)
+            if question.id and question.id in seen:
+                raise InputError(f"id {question.id!r:.80} was used before", fix="give every question its own, or none")
+        except InputError as error:
+            raise located(error, label, number) from None
+        if not question.id:
+            question = replace(question, id=_made_id(question, seen))
+        seen.add(question.id)
+        yield question
+
+
+def _question(row: Mapping[str, Any], columns: _Columns, grader: str | None) -> Question:
+    if columns.prompt not in row:
+        others = [name for name in (*_BATCH[:1], *PROMPTS) if name in row]
+        what = f"has {others[0]}, and the first line has {columns.prompt}" if others else f"no {columns.prompt}"
+        raise InputError(what, fix="write all lines in one form" if others else "give every line a question")
+    text, body = _prompt(row[columns.prompt], columns.prompt)
+    grader = grader or row.get("grader") or "math"
+    if grader not in GRADERS:
+        raise InputError(f"unknown grader {grader!r:.40}", fix=f"choose one of {', '.join(GRADERS)}")
+    name = row.get(columns.id) if columns.id else None
+    if isinstance(name, bool) or not isinstance(name, str | int | None):
+        raise InputError(f"{columns.id} is {name!r:.40}", fix="give a text or a whole number")
+    return Question(
+        id="" if name is None else str(name).strip(),
+        problem=text,
+        gold=gold_text(row.get(columns.gold), columns.gold) if columns.gold else "",
+        dataset=str(row.get("dataset") or ""),
+        grader=grader,
+        body=body,
+    )
+
+
+def _prompt(value: Any, name: str) -> tuple[str, dict[str, Any] | None]:
+    """The text of a question; and its body, if it is a chat."""
+    if isinstance(value, str) and value.strip():
+        return value.strip(), None
+    if value is None or value == "" or value == [] or isinstance(value, str):
+        raise InputError(f"{name} is empty", fix="give every line a question, or remove it")
+    if not isinstance(value, list) or not all(isinstance(each, dict) and each.get("role") for each in value):
+        raise InputError(f"{name} is {value!r:.40}", fix="give a text, or a list of messages with role and content")
+    if value[-1]["role"] == "assistant":
+        raise InputError(
+            f"the last of {name} is the assistant's", fix="end with the question; --prompt-field names another field"
+        )
+    text = text_of(value)
+    if not text.strip():
+        raise InputError(f"{name} has no text", fix="give every line a question, or remove it")
+    return text, {"messages": value}
+
+
+def _made_id(question: Question, seen: set[str]) -> str:
+    """The same for the same question in every file; the second time in one file it ends in -2."""
+    content = question.problem.encode() if question.body is None else orjson.dumps(question.body)
+    name = f"q-{hashlib.sha256(content).hexdigest()[:12]}"
+    number, made = 1, name
+    while made in seen:
+        number += 1
+        made = f"{name}-{number}"
+    return made
+
+
+def _names(record: Mapping[str, Any]) -> dict[str, str]:
+    """The names of fields as they are compared -> as they are written."""
+    return {name.strip().casefold(): name for name in record}
+
+
+def _counted(number: int) -> str:
+    return f"{number:,} question{'' if number == 1 else 's'}"

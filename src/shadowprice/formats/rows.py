@@ -1,0 +1,149 @@
+"""Rows of files that hold questions: lines of text, CSV (RFC 4180), JSON lines; each a record by field names.
+
+A file may be gzipped, whatever its name. It must be UTF-8; what looks like something else is named.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import os
+import re
+import zlib
+from collections.abc import Collection, Iterator
+from typing import Any, Literal, TypeAlias
+
+from shadowprice.errors import InputError
+from shadowprice.formats.jsonl import decoded, not_text, parse_object, read_objects
+
+__all__ = ["Form", "Row", "form_of", "read_rows"]
+
+Form: TypeAlias = Literal["json", "csv", "text"]
+Row: TypeAlias = "tuple[int, dict[str, Any]]"
+
+_GZIP = b"\x1f\x8b"
+_HEAD = 1 << 16  # bytes that show the form of a file
+_FORMS: dict[str, Form] = {
+    ".jsonl": "json", ".ndjson": "json", ".json": "json", ".csv": "csv", ".tsv": "csv", ".tab": "csv", ".txt": "text",
+}  # fmt: skip
+_TABS = (".tsv", ".tab")
+_DELIMITERS = (",", ";", "\t")
+_FIELD_SIZE = 2**31 - 1  # characters in a field: the caller's concern, not ours
+_NAMES = "name it .jsonl, .csv, .tsv or .txt by what it holds"
+
+
+def form_of(path: str, label: str, known: Collection[str]) -> Form:
+    """How a file is to be read: its name says so, or else its content; `known` are the names of fields that we use."""
+    head = _head(path, label)
+    extension = _extension(label)
+    start = head.lstrip()
+    if start[:1] == "[":
+        raise InputError("is a JSON array, not lines", path=label, fix="one object a line: jq -c '.[]' OLD > NEW.jsonl")
+    if extension in _FORMS and not (extension == ".txt" and _is_json_line(start)):
+        return _FORMS[extension]
+    if start[:1] == "{":
+        return "json"
+    if any(name in known for name in _header(start, _delimiter(start, "", known))):
+        return "csv"
+    if extension:
+        raise InputError(f"questions in a {extension} file?", path=label, fix=_NAMES)
+    return "text"
+
+
+def read_rows(path: str, label: str, form: Form, known: Collection[str]) -> Iterator[Row]:
+    """The rows of a file, each with the number of its first line; those that are blank are left out."""
+    if form == "json":
+        return read_objects(path, label, form='{"question": ..., "answer": ...}')
+    if form == "csv":
+        return _csv_rows(_text(path, label), label, known)
+    lines = enumerate(_text(path, label).split("\n"), start=1)
+    return ((number, {"question": line.strip()}) for number, line in lines if line.strip())
+
+
+def _csv_rows(text: str, label: str, known: Collection[str]) -> Iterator[Row]:
+    delimiter = _delimiter(text.lstrip(), _extension(label), known)
+    csv.field_size_limit(_FIELD_SIZE)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True, skipinitialspace=True)
+    header: list[str] | None = None
+    first_line = 1
+    while True:
+        try:
+            fields = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            fix = 'quote fields that hold a comma, a quote or a line break, and write " as ""'
+            raise InputError(f"not CSV: {error}", path=label, line=first_line, fix=fix) from None
+        number, first_line = first_line, reader.line_num + 1
+        if not any(field.strip() for field in fields):
+            continue
+        if header is None:
+            header = [field.strip() for field in fields]
+            if len(header) > 1 or _name(header[0]) in known:
+                continue
+            header = ["question"]  # one column needs no header
+        if len(fields) != len(header):
+            problem = f"{len(fields)} field{'' if len(fields) == 1 else 's'}, and the header has {len(header)}"
+            fix = f"quote fields that hold {delimiter!r} or a line break"
+            raise InputError(problem, path=label, line=number, fix=fix)
+        yield number, dict(zip(header, fields, strict=True))
+
+
+def _delimiter(text: str, extension: str, known: Collection[str]) -> str:
+    """By the name of the file, or else the one that finds a known name in the header, or else the most columns."""
+    if extension in _TABS:
+        return "\t"
+
+    def worth(delimiter: str) -> tuple[bool, int]:
+        names = _header(text, delimiter)
+        return any(name in known for name in names), len(names)
+
+    return max(_DELIMITERS, key=worth)  # the first of equals
+
+
+def _header(text: str, delimiter: str) -> list[str]:
+    line = re.split(r"\r?\n", text[:_HEAD], maxsplit=1)[0]
+    return [_name(field) for field in next(csv.reader([line], delimiter=delimiter, skipinitialspace=True), [])]
+
+
+def _name(field: str) -> str:
+    """A column as it is compared: `Question` is `question`."""
+    return field.strip().casefold()
+
+
+def _extension(label: str) -> str:
+    return os.path.splitext(label.lower().removesuffix(".gz"))[1]
+
+
+def _is_json_line(text: str) -> bool:
+    if text[:1] != "{":
+        return False
+    try:
+        parse_object(text.partition("\n")[0].encode())
+    except InputError:
+        return False
+    return True
+
+
+def _text(path: str, label: str) -> str:
+    return decoded(b"".join(_blocks(path, label)), label)
+
+
+def _head(path: str, label: str) -> str:
+    """The beginning of a file; that it is no text at all may show there."""
+    head = next(_blocks(path, label), b"")
+    if problem := not_text(head):
+        raise InputError(problem.problem, path=label, fix=problem.fix)
+    return head.decode(errors="replace").removeprefix("\ufeff")
+
+
+def _blocks(path: str, label: str) -> Iterator[bytes]:
+    with open(path, "rb") as file:
+        plain = file.peek(2)[:2] != _GZIP
+        source: Any = file if plain else gzip.GzipFile(fileobj=file)
+        try:
+            while block := source.read(_HEAD):
+                yield block
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise InputError(f"damaged gzip: {error}", path=label, fix="download it or write it again") from None

@@ -1,0 +1,246 @@
+"""A user's own questions, given to each of the four commands that take some; and what the commands refuse."""
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from shadowprice.cli import main
+from shadowprice.formats.traces import read_traces
+
+from ..backends import hostile
+from ..conftest import read_jsonl, request_line
+from ..talking import talks
+
+COMMAND = [sys.executable, "-m", "shadowprice"]
+CSV = 'question,answer,grader\n"Say word,\nplease.",word,exact\nSay bird,bird,exact\n'
+FORMS = {
+    "q.csv": CSV,
+    "q.tsv": CSV.replace(",answer,", "\tanswer\t").replace(",word,", "\tword\t").replace(",bird,", "\tbird\t"),
+    "q.jsonl": "".join(
+        json.dumps({"problem": q, "gold": a, "grader": "exact"}) + "\n"
+        for q, a in [("Say word,\nplease.", "word"), ("Say bird", "bird")]
+    ),
+}
+FORMS["q.tsv"] = FORMS["q.tsv"].replace("answer,grader", "answer\tgrader").replace(",exact", "\texact")
+
+
+def command(*arguments) -> int:
+    return main([str(argument) for argument in arguments])
+
+
+@pytest.fixture(autouse=True)
+def inside(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def server():
+    with hostile.Server(talks(1)) as running:
+        yield running
+
+
+def write(name: str, content: str | bytes) -> str:
+    with open(name, "wb") as file:
+        file.write(content if isinstance(content, bytes) else content.encode())
+    return name
+
+
+class TestTheSameFileForEveryCommand:
+    @pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzipped"])
+    @pytest.mark.parametrize("name", FORMS)
+    def test_questions_with_answers(self, name, packed, server, inside, capsys):
+        content = FORMS[name].encode()
+        path = write(f"{name}.gz", gzip.compress(content)) if packed else write(name, content)
+        assert command("plan", path, "--budget", "2k", "--out", "plan.jsonl") == 0
+        assert f"2 questions from {path}: " in capsys.readouterr().err
+        assert command("forecast", path, "--out", "forecast.jsonl") == 0
+        assert (
+            command("run", path, "--budget", "2k", "--base-url", server.url, "--model", "m", "--out", "run.jsonl") == 0
+        )
+        assert "correct    1" in capsys.readouterr().out
+        where = ["--base-url", server.url, "--model", "m", "--max-tokens", 9]
+        assert command("collect", path, "--out", "traces.jsonl", *where) == 0
+
+        planned, forecasts, answers = (read_jsonl(inside / f"{each}.jsonl") for each in ("plan", "forecast", "run"))
+        traces = list(read_traces("traces.jsonl"))
+        ids = [line["custom_id"] for line in planned]
+        assert ids == [line["custom_id"] for line in forecasts] == [line["custom_id"] for line in answers]
+        assert ids == [trace.id for trace in traces]
+        assert [line["body"]["messages"][0]["content"] for line in planned] == ["Say word,\nplease.", "Say bird"]
+        assert [line["shadowprice"]["correct"] for line in answers] == [True, False]
+        assert [(trace.correct, trace.gold) for trace in traces] == [(True, "word"), (False, "bird")]
+
+    def test_lines_of_text_and_batch_files_have_no_answers(self, server, batch):
+        for path in (write("q.txt", "Why?\nHow?\n"), batch([request_line("a"), request_line("b", n=3)])):
+            assert command("plan", path, "--budget", "9k", "--out", "p", "--force") == 0
+            assert command("forecast", path, "--out", "f", "--force") == 0
+            where = ["--base-url", server.url, "--model", "m", "--max-tokens", 9, "--force", "--run-folder"]
+            assert command("collect", path, "--out", "t", *where, f"{path}.run") == 0
+            assert [trace.correct for trace in read_traces("t")] == [None, None]
+
+    def test_standard_input_is_recognised_by_its_content(self, inside):
+        for content in (FORMS["q.csv"], FORMS["q.jsonl"], "Say word, please.\nSay bird\n"):
+            done = subprocess.run(
+                [*COMMAND, "plan", "-", "--budget", "2k", "--out", "-", "--errors", "/dev/null"],
+                input=content.encode(), capture_output=True, timeout=60,
+            )  # fmt: skip
+            assert done.returncode == 0
+            assert [json.loads(line)["body"]["messages"][0]["content"][:8] for line in done.stdout.splitlines()] == [
+                "Say word",
+                "Say bird",
+            ]
+            assert b"2 questions from standard input: " in done.stderr
+
+    def test_quiet_says_nothing_about_it(self, capsys):
+        assert command("plan", write("q.csv", CSV), "--budget", "2k", "--quiet") == 0
+        assert capsys.readouterr().err == ""
+
+    def test_an_instruction_and_a_system_message(self, server, inside):
+        template = write("template.txt", "Think of {question} and answer.\n")
+        more = ["--prompt-template", template, "--system", "Be brief.", "--quiet"]
+        where = ["--base-url", server.url, "--model", "m"]
+        path = write("q.csv", CSV)
+        assert (
+            command("plan", path, "--budget", "2k", "--out", "plan.jsonl", "--model", "m", "--to", "batch", *more) == 0
+        )
+        assert command("run", path, "--budget", "2k", *where, *more) == 0
+        assert command("collect", path, "--out", "t", "--max-tokens", 9, *where, *more) == 0
+        chat = [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "Think of Say bird and answer."},
+        ]
+        assert read_jsonl(inside / "plan.jsonl")[1]["body"]["messages"] == chat
+        assert read_jsonl(inside / "plan.jsonl")[1]["body"]["model"] == "m"
+        assert [request.body["messages"] for request in server.requests].count(chat) == 2
+        assert command("forecast", path, "--out", "f", *more) == 0
+
+    def test_a_column_can_be_named(self, inside):
+        path = write("q.csv", "text,key\nWhy?,a\n")
+        assert command("plan", path, "--budget", "2k") == 2
+        assert command("plan", path, "--budget", "2k", "--prompt-field", "text", "--id-field", "KEY") == 0
+        assert read_jsonl(inside / "q.planned.jsonl")[0]["custom_id"] == "a"
+
+    def test_an_integer_id_stays_as_it_is_and_is_mentioned(self, batch, inside, capsys):
+        path = batch([{**request_line("a"), "custom_id": 7}])
+        assert command("plan", path, "--budget", "2k") == 0
+        assert read_jsonl(inside / "requests.planned.jsonl")[0]["custom_id"] == 7
+        assert "custom_id is a number" in capsys.readouterr().err
+
+
+class TestOutputs:
+    def refused(self, capsys, *arguments) -> str:
+        assert command(*arguments) == 2
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1, said
+        return said
+
+    def test_what_exists_is_replaced_only_on_request(self, inside, capsys, server):
+        path = write("q.txt", "Why?\n")
+        write("out", "kept")
+        where = ["--base-url", server.url, "--model", "m"]
+        for arguments in (
+            ["plan", path, "--budget", 9, "--out", "out"],
+            ["plan", path, "--budget", 9, "--errors", "out"],
+            ["forecast", path, "--out", "out"],
+            ["run", path, "--budget", 9, "--out", "out", *where],
+            ["collect", path, "--out", "out", *where],
+        ):
+            assert "out: exists (--force replaces it" in self.refused(capsys, *arguments)
+            assert (inside / "out").read_text() == "kept"
+        assert not server.requests
+        assert command("forecast", path, "--out", "out", "--force") == 0
+        assert len(read_jsonl(inside / "out")) == 1
+
+    def test_a_resumed_run_rewrites_its_files(self, inside, server):
+        arguments = ["run", write("q.txt", "Why?\n"), "--budget", "1k", "--base-url", server.url, "--model", "m"]
+        assert command(*arguments) == 0
+        before = (inside / "q.answers.jsonl").read_text()
+        assert command(*arguments, "--resume") == 0
+        assert (inside / "q.answers.jsonl").read_text() == before != ""
+
+    def test_errors_go_beside_the_output(self, inside, server):
+        path = write("q.txt", "Why?\n")
+        assert command("plan", path, "--budget", "1k") == 0
+        assert command("run", path, "--budget", "1k", "--base-url", server.url, "--model", "m") == 0
+        os.mkdir("results")
+        assert command("plan", path, "--budget", "1k", "--out", "results/x.jsonl") == 0
+        assert sorted(os.listdir(inside)) == [
+            "q.answers.declined.jsonl", "q.answers.jsonl", "q.answers.jsonl.run",
+            "q.planned.declined.jsonl", "q.planned.jsonl", "q.txt", "results",
+        ]  # fmt: skip
+        assert sorted(os.listdir("results")) == ["x.declined.jsonl", "x.jsonl"]
+
+    def test_a_place_that_cannot_be_written_is_found_before_anything_is_sent(self, capsys, server):
+        path = write("q.txt", "Why?\n")
+        where = ["--base-url", server.url, "--model", "m"]
+        for name in ("run", "collect"):
+            budget = ["--budget", 900] if name == "run" else []
+            said = self.refused(capsys, name, path, *budget, "--out", "no/such/folder", *where)
+            assert "no/such/folder: cannot be written: No such file or directory" in said
+        assert not server.requests
+
+    @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
+    def test_a_full_disk_names_the_file(self, capsys):
+        said = self.refused(capsys, "plan", write("q.txt", "Why?\n"), "--budget", 900, "--out", "/dev/full", "--quiet")
+        assert "/dev/full: cannot be written: No space left on device" in said
+
+
+class TestMistakes:
+    def refused(self, capsys, *arguments) -> str:
+        with pytest.raises(SystemExit) as stop:
+            command(*arguments)
+        assert stop.value.code == 2
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1
+        return said
+
+    def test_a_mistyped_option_or_command_is_named_with_the_nearest(self, capsys):
+        assert "no option --bugdet; did you mean --budget?" in self.refused(capsys, "plan", "x", "--bugdet", 5)
+        assert "no option --max-token; " not in self.refused(capsys, "plan", "x", "--max-token", 5)  # short for it
+        said = self.refused(capsys, "run", "x", "--budget", 5, "--local", "--acounting", "metered")
+        assert "did you mean --accounting?" in said
+        assert "did you mean forecast?" in self.refused(capsys, "forcast", "x")
+        assert "what is y?" in self.refused(capsys, "plan", "x", "y", "--budget", 5)
+
+    def test_the_input_given_as_the_model(self, capsys):
+        said = self.refused(capsys, "run", "--budget", "5k", "--local", "questions.csv")
+        assert "questions.csv is not a model" in said
+        assert "give the input before --local" in said
+
+    @pytest.mark.parametrize("arguments", [[], ["--help"], ["help"]])
+    def test_help(self, arguments, capsys):
+        with pytest.raises(SystemExit) as stop:
+            command(*arguments)
+        assert stop.value.code == 0
+        assert "usage: shadowprice [-h]" in capsys.readouterr().out
+
+    def test_help_about_a_command(self, capsys):
+        with pytest.raises(SystemExit) as stop:
+            command("help", "run")
+        assert stop.value.code == 0
+        assert "usage: shadowprice run [-h]" in capsys.readouterr().out
+
+    def test_budgets(self, batch, capsys):
+        path = batch([request_line("a")])
+        assert command("plan", path, "--budget", "1e6", "--json") == 0
+        assert json.loads(capsys.readouterr().out)["budget"] == 1_000_000
+        for budget, problem in (
+            ("1.5", "is not a whole number of tokens (1.5k, or 1.5M?)"),
+            ("-5", "is negative"),
+            ("abc", "is not an amount of tokens or money"),
+        ):
+            assert command("plan", path, "--budget", budget, "--force") == 2
+            assert problem in capsys.readouterr().err
+
+    def test_gold_that_matches_nothing(self, batch, capsys, server):
+        path = batch([request_line("a")])
+        gold = batch([{"custom_id": "b", "gold": "5"}], "gold.jsonl")
+        arguments = ["run", path, "--budget", 900, "--gold", gold, "--base-url", server.url, "--model", "m"]
+        assert command(*arguments) == 2
+        assert "gold.jsonl: none of its ids, such as 'b', is in " in capsys.readouterr().err
+        assert not server.requests
