@@ -64,7 +64,8 @@ class RunData:
 
     @property
     def answered(self) -> int:
-        return self.outcomes["finished"] + self.outcomes["landed"] + self.outcomes["truncated"]
+        """To the end: an answer that was cut is not counted."""
+        return self.outcomes["finished"] + self.outcomes["landed"]
 
     def show(self, units: float) -> str:
         """An amount with its unit."""
