@@ -235,7 +235,8 @@ def _failures(views: Iterable[RequestView]) -> list[Record]:
         if view.failure is None:
             continue
         code, message = view.failure.code, view.failure.message
-        kind = str(view.failure.details.get("cause") or _PARTICULAR.sub("", message))
+        named = str(view.failure.details.get("cause") or message)
+        kind = named if named != message else _PARTICULAR.sub("", message)
         cause = causes.setdefault(
             (code, kind),
             {"count": 0, "code": code, "message": message, "way_out": way_out(code, message), "ids": []},
