@@ -204,7 +204,7 @@ class TestMistakes:
         assert "no option --max-token; " not in self.refused(capsys, "plan", "x", "--max-token", 5)  # short for it
         said = self.refused(capsys, "run", "x", "--budget", 5, "--local", "--acounting", "metered")
         assert "did you mean --accounting?" in said
-        assert "did you mean forecast?" in self.refused(capsys, "forcast", "x")
+        assert "did you mean forecast?" in self.refused(capsys, "forcast", "x", "--budget", 5)
         assert "what is y?" in self.refused(capsys, "plan", "x", "y", "--budget", 5)
 
     def test_the_input_given_as_the_model(self, capsys):
