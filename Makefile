@@ -2,6 +2,7 @@
 # make test   set everything up and run the tests
 # make fast   the tests that take under a second each
 # make check  ruff, mypy --strict, layers, documentation
+# make simulate   whole lives of runs, from seeds: SEEDS=10000 takes a few minutes; a failure prints its seed
 # make bench  speed, as ratios measured side by side (benchmarks/)
 # make docs   regenerate what README and docs show: figure and numbers of a reproduction, outputs, help texts
 # make traces collect the recorded answers that the package ships: an hour or two
@@ -11,7 +12,7 @@ BIN := $(VENV)/bin
 RUNS := $(VENV)/.runs
 READY := $(VENV)/.ready
 
-.PHONY: demo test fast check bench docs traces clean
+.PHONY: demo test fast check simulate bench docs traces clean
 
 demo: $(RUNS)
 	$(BIN)/shadowprice demo
@@ -27,6 +28,10 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/test_layers.py tests/test_docs.py
+
+SEEDS ?= 10000
+simulate: $(READY)
+	$(BIN)/python -m tests.simulator --seeds $(SEEDS)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/market.py

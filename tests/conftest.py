@@ -29,10 +29,12 @@ SLOW_FILES = (
     "forecast/encoder",
     "forecast/test_contract.py",
     "forecast/test_report.py",
+    "grading/test_escapes.py",
     "grading/test_mathematics.py",
     "grading/test_programs.py",
     "lab",
     "report",
+    "simulator",
     "test_crash.py",
     "test_live.py",
 )

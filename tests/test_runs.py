@@ -393,6 +393,14 @@ class TestTheFolder:
         kept = read_jsonl(world.folder / "run" / "forecast.jsonl")
         assert {line["custom_id"]: line["tokens"] for line in kept} == world.lengths
 
+    def test_questions_and_correct_answers_are_kept(self, world):
+        name = next(iter(world.lengths))
+        world.run(gold={name: ("Paris", "exact")})
+        kept = {line["custom_id"]: line for line in read_jsonl(world.folder / "run" / "requests.jsonl")}
+        assert list(kept) == list(world.lengths)
+        assert all(line["question"] for line in kept.values())
+        assert (kept[name]["gold"], kept[name]["grader"]) == ("Paris", "exact")
+
     @pytest.mark.parametrize("change", [{"policy": "uniform"}, {"max_tokens": 7}, {"samples": 2}, {"reclaim": False}])
     def test_only_the_same_run_is_resumed(self, world, change):
         world.run(policy="clear")

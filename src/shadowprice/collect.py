@@ -8,14 +8,14 @@ from typing import Any
 
 from shadowprice.accounts.sqlite import Ledger
 from shadowprice.backends.base import LANDING, Backend
-from shadowprice.engine.executor import Progress, execute
+from shadowprice.engine.executor import USUAL, Progress, Tolerance, execute
 from shadowprice.engine.fixed import Ages, Fixed
 from shadowprice.errors import InputError
 from shadowprice.formats.limits import LIMIT_FIELDS
 from shadowprice.formats.questions import Question
 from shadowprice.formats.results import parse_chunk, parse_result
 from shadowprice.formats.templates import PLAIN, prompted
-from shadowprice.grading import grade
+from shadowprice.grading import check_code_grading, grade
 from shadowprice.grading.answers import boxes
 from shadowprice.runs import charged_before
 from shadowprice.types import Request, Result, Trace
@@ -54,6 +54,7 @@ async def collect(
     max_tokens: int,
     probe: Ages | None = None,
     concurrency: int = 8,
+    tolerance: Tolerance = USUAL,
     progress: Progress | None = None,
     on_event: Callable[[Progress], None] = lambda progress: None,
 ) -> Progress:
@@ -71,7 +72,15 @@ async def collect(
         progress.outcomes[result.outcome] += 1
         scheduler.restore(place[name], result)
     scheduler.charged(charged_before(ledger, place))
-    return await execute(scheduler, ledger, backend, concurrency=concurrency, progress=progress, on_event=on_event)
+    return await execute(
+        scheduler,
+        ledger,
+        backend,
+        concurrency=concurrency,
+        tolerance=tolerance,
+        progress=progress,
+        on_event=on_event,
+    )
 
 
 def graded(
@@ -83,8 +92,12 @@ def graded(
     max_tokens: int,
     model: str,
     template: str = PLAIN,
+    unsafe_code: bool = False,
 ) -> Iterator[Trace]:
-    """The answers in the ledger as traces, in the order of the questions; what failed is left out."""
+    """The answers in the ledger as traces, in the order of the questions; what failed is left out.
+
+    `unsafe_code`: programs in answers are run even where there is no sandbox.
+    """
     lines = dict(ledger.results())
     for question in questions:
         for sample in range(samples):
@@ -98,7 +111,7 @@ def graded(
                 id=question.id,
                 prompt=question.problem,
                 tokens=answer.tokens,
-                correct=_is_correct(question, answer.text, truncated=truncated),
+                correct=_is_correct(question, answer.text, unsafe_code, truncated=truncated),
                 truncated=truncated,
                 dataset=question.dataset,
                 gold=question.gold,
@@ -107,11 +120,11 @@ def graded(
                 temperature=temperature,
                 max_tokens=max_tokens,
                 response=answer.text,
-                extra=_extra(question, result, template),
+                extra=_extra(question, result, template, unsafe_code),
             )
 
 
-def _extra(question: Question, result: Result, template: str) -> dict[str, Any]:
+def _extra(question: Question, result: Result, template: str, unsafe_code: bool) -> dict[str, Any]:
     """Further fields of a trace: the template unless it is plain, flags, and the probes."""
     extra: dict[str, Any] = {}
     if template != PLAIN:
@@ -121,32 +134,38 @@ def _extra(question: Question, result: Result, template: str) -> dict[str, Any]:
     if probes := result.extra.get("probes"):
         # Age -> whether the final answer stated there is correct, its tokens, and the answer.
         extra["landed"] = {
-            age: [_is_correct(question, LANDING + text), tokens, boxes(LANDING + text)]
+            age: [_is_correct(question, LANDING + text, unsafe_code), tokens, boxes(LANDING + text)]
             for age, (text, tokens) in probes.items()
         }
     return extra
 
 
-def _is_correct(question: Question, answer: str, *, truncated: bool = False) -> bool | None:
+def _is_correct(question: Question, answer: str, unsafe_code: bool, *, truncated: bool = False) -> bool | None:
     """None: there is nothing to compare with."""
     if not question.gold:
         return None
-    return bool(grade(question.grader, answer, question.gold, truncated=truncated, **question.options).correct)
+    options = {**question.options, "unsafe": unsafe_code} if question.grader == "code" else question.options
+    return bool(grade(question.grader, answer, question.gold, truncated=truncated, **options).correct)
 
 
-def check_programs(questions: Sequence[Question]) -> None:
-    """Raises InputError if tests cannot run here: every answer would be paid for and graded as wrong."""
+def check_programs(questions: Sequence[Question], *, unsafe_code: bool = False) -> str:
+    """The level of the sandbox that programs will be graded in; empty if there are none.
+
+    Raises InputError if tests cannot run here: every answer would be paid for and graded as wrong.
+    """
     programs = [question for question in questions if question.grader == "code"]
     if not programs:
-        return
+        return ""
+    level = check_code_grading(unsafe_code)
     wanted: set[str] = set()
     for question in programs:
         wanted |= _imported(question.gold) | _imported(question.options.get("prompt", ""))
     tests = f"from importlib.util import find_spec\nmissing = [m for m in {sorted(wanted)} if not find_spec(m)]\n"
-    found = grade("code", "pass", f"{tests}assert not missing, 'no ' + ', '.join(missing)")
+    found = grade("code", "pass", f"{tests}assert not missing, 'no ' + ', '.join(missing)", unsafe=unsafe_code)
     if not found.correct:
         fix = "grade on another machine" if found.correct is None else "pip install what they import beside shadowprice"
         raise InputError(f"tests cannot run here: {found.detail.removeprefix('AssertionError: ')}", fix=fix)
+    return level
 
 
 def _imported(program: str) -> set[str]:

@@ -1,4 +1,10 @@
-"""The folder of a run: its settings (manifest.json), forecasts (forecast.jsonl) and ledger (ledger.sqlite)."""
+"""The folder of a run.
+
+manifest.json   its settings, and how it ended
+requests.jsonl  questions and correct answers, for reports
+forecast.jsonl  forecasts
+ledger.sqlite   the ledger, with the answers
+"""
 
 from __future__ import annotations
 
@@ -14,12 +20,14 @@ from typing import Any
 
 from shadowprice import __version__
 from shadowprice.accounts.sqlite import Ledger
-from shadowprice.accounts.view import FORMAT
+from shadowprice.accounts.view import FORMAT, LEDGER, REQUESTS
 from shadowprice.engine.scheduler import Round
 from shadowprice.errors import InputError
-from shadowprice.formats.files import replacing
+from shadowprice.formats.asked import asked_lines
+from shadowprice.formats.files import replacing, sync_folder
 from shadowprice.formats.forecasts import forecast_line
-from shadowprice.types import Forecast
+from shadowprice.formats.questions import Gold
+from shadowprice.types import Forecast, Request
 
 
 @dataclass
@@ -35,11 +43,23 @@ class RunFolder:
 
     @classmethod
     def open(
-        cls, path: str | os.PathLike[str], budget: int, asked: Mapping[str, Any], resume: bool | None = None
+        cls,
+        path: str | os.PathLike[str],
+        budget: int,
+        asked: Mapping[str, Any],
+        resume: bool | None = None,
+        *,
+        accept_loss: bool = False,
     ) -> RunFolder:
-        """Creates the folder or resumes its run. `resume`: None if the folder exists, True always, False never."""
-        again = os.path.lexists(path) if resume is None else resume
-        return (cls.resume if again else cls.create)(path, budget, asked)
+        """Creates the folder or resumes its run. `resume`: None if the folder exists, True always, False never.
+
+        `accept_loss`: go on with what is valid of a damaged ledger (see `shadowprice.accounts.sqlite`).
+        """
+        if os.path.lexists(path) if resume is None else resume:
+            return cls.resume(path, budget, asked, accept_loss=accept_loss)
+        if accept_loss:
+            raise InputError("is a new run, without a loss to accept", path=path, fix="add --resume")
+        return cls.create(path, budget, asked)
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], budget: int, asked: Mapping[str, Any]) -> RunFolder:
@@ -58,22 +78,27 @@ class RunFolder:
         try:
             new.mkdir()
             _write(new, manifest)
-            new.rename(folder)  # it appears with its manifest, so a run killed at any moment can be resumed
+            Ledger.create(new / LEDGER, budget).close()
+            new.rename(folder)  # it appears as a whole, so a run killed at any moment can be resumed
+            sync_folder(folder)
         except BaseException as error:
             shutil.rmtree(new, ignore_errors=True)
             if isinstance(error, OSError) and os.path.lexists(folder):
                 raise InputError("exists", path=path, fix="--resume continues it; --run-folder names another") from None
             raise
-        return cls(folder, manifest, Ledger.create(folder / "ledger.sqlite", budget))
+        return cls(folder, manifest, Ledger.reopen(folder / LEDGER))
 
     @classmethod
-    def resume(cls, path: str | os.PathLike[str], budget: int, asked: Mapping[str, Any]) -> RunFolder:
+    def resume(
+        cls, path: str | os.PathLike[str], budget: int, asked: Mapping[str, Any], *, accept_loss: bool = False
+    ) -> RunFolder:
         folder = Path(path)
         try:
             manifest = json.loads((folder / "manifest.json").read_text())
             if manifest.get("format") != FORMAT:
                 raise InputError("was made by an older version of shadowprice", path=path, fix="start a new run")
-            before, started = {"budget": manifest["budget"], **manifest["asked"]}, bool(manifest["rounds"])
+            before = {"budget": manifest["budget"], **manifest["asked"]}
+            list(manifest["rounds"])
         except FileNotFoundError:
             raise InputError("is not a run to resume", path=path, fix="leave out --resume to start one") from None
         except InputError:
@@ -88,10 +113,7 @@ class RunFolder:
                     path=path,
                     fix="resume with the same, or start a new run",
                 )
-        ledger = folder / "ledger.sqlite"
-        if not started and not ledger.exists():  # killed before anything was sent
-            return cls(folder, manifest, Ledger.create(ledger, budget))
-        return cls(folder, manifest, Ledger.reopen(ledger))
+        return cls(folder, manifest, Ledger.reopen(folder / LEDGER, accept_loss=accept_loss))
 
     @property
     def finished(self) -> bool:
@@ -105,6 +127,13 @@ class RunFolder:
         rounds = [Round(**each) for each in self.manifest["rounds"]]
         again = rounds and not self.finished and rounds[-1].budget == self.ledger.available
         return rounds[:-1] if again else rounds
+
+    def keep_requests(self, requests: Sequence[Request], gold: Gold | None) -> None:
+        """Writes the questions and correct answers, unless they were written before."""
+        path = self.path / REQUESTS
+        if not path.exists():
+            with replacing([path]) as (file,):
+                file.writelines(asked_lines(requests, gold))
 
     def keep_forecast(self, names: Sequence[str], forecast: Forecast) -> None:
         """Writes the forecast of each request, in the form that --forecast reads, unless it was written before."""

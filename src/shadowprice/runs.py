@@ -4,8 +4,8 @@
     async for result in run:                                     # or, in a script: run.complete()
         print(result.id, result.outcome, result.text)
 
-The folder holds the settings (manifest.json), the forecasts (forecast.jsonl) and the ledger (ledger.sqlite). A run
-whose folder exists is resumed if its settings are the same; nothing is paid for twice.
+The folder holds the settings (manifest.json), the questions (requests.jsonl), the forecasts (forecast.jsonl) and the
+ledger (ledger.sqlite). A run whose folder exists is resumed if its settings are the same; nothing is paid for twice.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from shadowprice.accounts.sqlite import Ledger
 from shadowprice.backends.base import Backend
 from shadowprice.cost import TOKENS, Rates, parse_budget
 from shadowprice.engine import Settings, make_scheduler
-from shadowprice.engine.executor import Progress, Tolerance, execute
+from shadowprice.engine.executor import USUAL, Progress, Tolerance, execute
 from shadowprice.engine.scheduler import Round, Scheduler
 from shadowprice.errors import InputError
 from shadowprice.forecast import Predictor, default, predict_all
@@ -33,7 +33,7 @@ from shadowprice.formats.batch import as_batch, parse_batch, read_batch
 from shadowprice.formats.files import Target, replacing
 from shadowprice.formats.questions import Gold
 from shadowprice.formats.results import ESTIMATE, parse_chunk, parse_result
-from shadowprice.grading import grade
+from shadowprice.grading import check_code_grading, grade
 from shadowprice.run_folder import RunFolder
 from shadowprice.tale import ASKS, LIMIT, ask, estimates_in, with_estimates
 from shadowprice.types import Completion, Forecast, Request, Result, Usage
@@ -52,8 +52,10 @@ class Summary:
     beyond_grants: int  # units generated above grants, whether the budget covers them or not
     usage: Usage
     rounds: list[Round]
+    causes: dict[str, int]  # of failures, the most frequent first, and how many requests failed by each
     flags: dict[str, int]  # what was wrong with the server, and how often
     stopped: str  # why the run stopped early; empty if it did not
+    sandbox: str = ""  # the level that programs in answers were run at; empty if none were
 
     @property
     def price(self) -> float | None:
@@ -72,8 +74,10 @@ class Run:
     folder      where the run is kept; None: in memory
     forecaster  None: the one that the package ships
     gold        correct answer and grader, by request id: answers are graded as they arrive
+    unsafe_code run programs to grade them even where there is no sandbox; otherwise InputError is raised
     teacher     policy tale: the model that estimates; None: the backend, paid from the budget
     resume      None: resume if the folder exists; True: it must exist; False: it must not
+    accept_loss  go on with what is valid of a damaged ledger, and charge what may have been used
     settings    fields of `engine.Settings`: policy, accounting, max_tokens, reclaim, samples, concurrency, ...
     """
 
@@ -87,8 +91,10 @@ class Run:
         forecaster: Predictor | None = None,
         forecaster_name: str = "",
         gold: Gold | None = None,
+        unsafe_code: bool = False,
         teacher: Backend | None = None,
         resume: bool | None = None,
+        accept_loss: bool = False,
         rates: Rates = TOKENS,
         **settings: Any,
     ) -> None:
@@ -103,6 +109,7 @@ class Run:
         self.settings = Settings(rates=rates, **settings)
         self.settings.check()
         self.backend, self.teacher, self.gold = backend, teacher, gold
+        self.unsafe_code, self.sandbox = unsafe_code, check_gold(gold, unsafe_code=unsafe_code)
         self.budget = parse_budget(budget, len(self.requests), rates)
         self.progress = Progress(self.budget)
         self.teaching: dict[str, Any] | None = None  # a summary of the teacher's estimates
@@ -118,8 +125,13 @@ class Run:
             "teacher": {"model": teacher.model} if teacher else None,
             **{name: value for name, value in asdict(self.settings).items() if name not in ("concurrency", "attempts")},
         }
-        self.folder = RunFolder.open(folder, self.budget, asked, resume) if folder is not None else None
+        self._accept_loss = accept_loss
+        self.folder = None
+        if folder is not None:
+            self.folder = RunFolder.open(folder, self.budget, asked, resume, accept_loss=accept_loss)
         self.ledger = self.folder.ledger if self.folder else Ledger.in_memory(self.budget)
+        if self.folder and self.sandbox:  # a run that is resumed elsewhere may have had several
+            self.folder.save(sandboxes=sorted({*self.folder.manifest.get("sandboxes", []), self.sandbox}))
 
     @property
     def price(self) -> float | None:
@@ -187,7 +199,7 @@ class Run:
         *,
         on_result: Callable[[Result], None] = lambda result: None,
         on_event: Callable[[Progress], None] = lambda progress: None,
-        tolerance: Tolerance = Tolerance(),
+        tolerance: Tolerance = USUAL,
     ) -> Summary:
         """Runs to the end. `on_result` is given the result of each request, `on_event` the progress.
 
@@ -210,6 +222,8 @@ class Run:
     ) -> Summary:
         if self.folder and self.folder.finished:
             return self._finished(self.folder)
+        if self.folder:
+            self.folder.keep_requests(self.requests, self.gold)
         forecast = predict_all(self._forecaster or default(), self.requests)
         if self.settings.policy == "tale":
             forecast = await self._taught(forecast, on_event, tolerance)
@@ -244,6 +258,7 @@ class Run:
         )
         summary = self.summary()
         if self.folder:
+            self.ledger.wait()  # a run that says it is done must not lose results to a power cut
             self.folder.save(done=True, summary=asdict(summary))
         return summary
 
@@ -265,8 +280,10 @@ class Run:
             beyond_grants=self.ledger.beyond_grants,
             usage=self.ledger.usage,
             rounds=list(self._rounds),
+            causes=causes_of(results),
             flags=dict(flags),
             stopped=self.progress.stopped,
+            sandbox=self.sandbox,
         )
 
     def write(self, out: Target, errors: Target) -> None:
@@ -320,7 +337,8 @@ class Run:
         if id not in self.gold:
             return None
         correct, grader = self.gold[id]
-        return grade(grader, answer.text, correct, truncated=answer.finish == "length").correct
+        options = {"unsafe": self.unsafe_code} if grader == "code" else {}
+        return grade(grader, answer.text, correct, truncated=answer.finish == "length", **options).correct
 
     async def _taught(self, forecast: Forecast, on_event: Callable[[Progress], None], tolerance: Tolerance) -> Forecast:
         """Asks the teacher. If it is the model that answers, it is paid from the budget, with at most half of it."""
@@ -350,7 +368,13 @@ class Run:
         if self.folder is None:
             return Ledger.in_memory(most)
         path = self.folder.path / "teacher.sqlite"
-        return Ledger.reopen(path) if path.exists() else Ledger.create(path, most)
+        return Ledger.reopen(path, accept_loss=self._accept_loss) if path.exists() else Ledger.create(path, most)
+
+
+def causes_of(results: Iterable[Result]) -> dict[str, int]:
+    """The causes of failures, the most frequent first, and how many requests failed by each."""
+    failures = (result.failure for result in results if result.outcome == "failed" and result.failure)
+    return dict(Counter(failure.details.get("cause", failure.message) for failure in failures).most_common())
 
 
 def charged_before(ledger: Ledger, place: Mapping[str, int]) -> dict[int, int]:
@@ -378,6 +402,12 @@ def requests_from(
     if made:
         return made
     return [line.request for line in parse_batch(as_batch(plain), label or "requests")]
+
+
+def check_gold(gold: Gold | None, *, unsafe_code: bool = False) -> str:
+    """The level of the sandbox that programs will be graded in, empty if there are none; InputError without one."""
+    programs = any(grader == "code" for _, grader in (gold or {}).values())
+    return check_code_grading(unsafe_code) if programs else ""
 
 
 def refuse_unbounded_prompts(requests: Sequence[Request]) -> None:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from shadowprice.accounts.sqlite import Ledger
 from shadowprice.backends.base import Backend
 from shadowprice.cost import TOKENS, Rates
-from shadowprice.engine.executor import Progress, Tolerance, execute
+from shadowprice.engine.executor import USUAL, Progress, Tolerance, execute
 from shadowprice.engine.fixed import Fixed
 from shadowprice.formats.results import ESTIMATE, parse_result
 from shadowprice.types import Forecast, Request
@@ -95,7 +95,7 @@ async def ask(
     most: int,
     concurrency: int = 8,
     attempts: int = 4,
-    tolerance: Tolerance = Tolerance(),
+    tolerance: Tolerance = USUAL,
     rates: Rates = TOKENS,
     progress: Progress | None = None,
     on_event: Callable[[Progress], None] = lambda progress: None,

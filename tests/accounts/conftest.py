@@ -6,9 +6,12 @@ import sqlite3
 import tempfile
 from contextlib import closing
 from pathlib import Path
+from secrets import token_hex
 
 import pytest
 
+from shadowprice.accounts.journal import NO_DIGEST, _digest
+from shadowprice.accounts.mark import MarkFile, Point
 from shadowprice.accounts.sqlite import Ledger
 from shadowprice.errors import LedgerError
 
@@ -37,16 +40,40 @@ def state(ledger):
 def crash(path, folder) -> Path:
     """What a killed process leaves, in another folder: the files as they are now."""
     folder.mkdir(exist_ok=True)
-    for suffix in ("", "-wal"):
+    for suffix in ("", "-wal", ".mark"):
         if os.path.exists(f"{path}{suffix}"):
             shutil.copy(f"{path}{suffix}", folder)
     return folder / path.name
+
+
+def restart_the_machine(monkeypatch):
+    """As far as the mark of a ledger can see."""
+    name = token_hex(8)
+    monkeypatch.setattr("shadowprice.accounts.mark.boot", lambda: name)
 
 
 def tamper(path, *statements):
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         for statement in statements:
             db.execute(statement)
+
+
+def forge(path, statement, *, chained):
+    """Changes the journal in spite of its checks; `chained`: with digests and a mark that fit."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        triggers = db.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'").fetchall()
+        db.execute("PRAGMA ignore_check_constraints = 1")
+        for name, _ in triggers:
+            db.execute(f"DROP TRIGGER {name}")
+        db.execute(statement)
+        if chained:
+            before = NO_DIGEST
+            for *values, _, line in db.execute("SELECT * FROM journal ORDER BY id").fetchall():
+                before = _digest(before, tuple(values), line)
+                db.execute("UPDATE journal SET digest = ? WHERE id = ?", (before, values[0]))
+                MarkFile.create(path, Point(values[0], before, 0))
+        for _, sql in triggers:
+            db.execute(sql)
 
 
 def refused(path) -> str:

@@ -45,7 +45,7 @@ class TestBundledTokensBeyondTheLimit:
     def test_are_charged_if_the_excess_is_too_small_to_be_certain(self):
         """300 tokens for a limit of 200: 6.7 characters a token would be unusual, but possible."""
         done = meet(bundles(PROSE, 21, tokens=14), limit=200)
-        assert (done.tokens, done.usage_source, done.flags) == (331, "counted", ("usage_estimated",))
+        assert (done.tokens, done.usage_source, done.flags) == (331, "assumed", ("usage_estimated",))
 
     def test_in_a_body_that_is_not_streamed(self):
         async def behave(request, reply):
@@ -275,7 +275,7 @@ class TestTheTable:
             (Seen(5, 20, None, wrong=True), (100, "assumed", ("usage_wrong",))),
             (Seen(5, 20, 9, reasoning=10), (100, "assumed", ("usage_wrong",))),
             (Seen(5, 20, 9, reasoning=200), (200, "assumed", ("usage_wrong", "limit_ignored"))),
-            (Seen(5, 900, None), (225, "counted", ("usage_estimated",))),
+            (Seen(5, 900, None), (225, "assumed", ("usage_estimated",))),
             (Seen(5, 400, None), (100, "assumed", ())),
             (Seen(100, 700, None), (100, "assumed", ())),
         ],

@@ -138,13 +138,18 @@ ODD = {
 class TestWhatCannotBeWritten:
     """Is replaced; all else is kept."""
 
-    @pytest.mark.parametrize("name", ODD)
-    @pytest.mark.parametrize("where", ["content", "odd", "logprobs", "usage", "system_fingerprint", "id", "arguments"])
+    @pytest.mark.parametrize(
+        ("name", "where"),
+        [
+            (name, where)
+            for name, (given, _) in ODD.items()
+            for where in ("content", "arguments", "odd", "logprobs", "usage", "system_fingerprint", "id")
+            if where not in ("content", "arguments") or given.startswith(b'"')
+        ],
+    )
     @pytest.mark.parametrize("body", [CHAT, TEXT], ids=["chat", "text"])
     def test_anywhere(self, name, where, body):
         given, _ = ODD[name]
-        if where in ("content", "arguments") and given[:1] != b'"':
-            pytest.skip("a number is no text")
         delta = {"content": b'"content": %s', "odd": b'"content": "hi", "odd": %s'}.get(where, b'"content": "hi"')
         if where == "arguments":
             delta = b'"content": "hi", "tool_calls": [{"function": {"arguments": %s}}]'

@@ -173,4 +173,5 @@ class TestRefusals:
         b = breaker()
         for request in range(30):
             b.failed(Refused("400: too long"), request, b.turn, 0.0)
-        assert not b.reason and not b.open
+        assert not b.reason
+        assert not b.open

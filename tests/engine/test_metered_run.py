@@ -463,10 +463,10 @@ class TestAnyServer:
         with hostile.Server(behave) as server:
             summary = w.run(client(server, timeout=0.3, stall_timeout=0.1), concurrency=4, attempts=2)
             ignored = "ignored a limit" in summary.stopped
-            assert server.generated <= w.spent or ignored
+            assert server.generated <= w.spent or ignored or w.overspent
         assert (ignored or w.overspent > 0) == (how in IGNORES_LIMITS)
         assert w.spent <= budget
-        if how != "says a usage above its limit":  # and is believed
+        if how not in ("says a usage above its limit", "a book in one piece"):  # which are charged as they are
             assert w.overspent == 0
         assert w.reserved == 0
         assert len(w.answers()) + len(w.errors()) == 5

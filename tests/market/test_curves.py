@@ -27,6 +27,10 @@ def test_no_price_overflows(price):
     assert np.all(demand >= 0)
 
 
+def test_a_parabola_is_worth_nothing_past_its_width_however_narrow_it_is():
+    assert Quadratic(10.0, width=1e-6).value(np.array([11.0, np.inf])) == pytest.approx(0.0)
+
+
 def test_a_free_token_is_bought_up_to_the_peak():
     assert Surge(100.0, 2.0, 1 / 50).demand(0.0) == 150.0
     assert Triangular(100.0, 20.0, 60.0, 1.0).demand(0.0) == 120.0

@@ -47,7 +47,7 @@ const sections = [...document.querySelectorAll("section")];
 found.hidden = sections.filter((section) => !seen(section)).map((section) => section.id);
 const table = document.querySelector(".records");
 if (table) {
-  const rows = () => [...table.querySelectorAll("tbody tr")].filter(seen);
+  const rows = () => [...table.querySelectorAll("tbody tr:not(.more)")].filter(seen);
   const search = table.querySelector("input"), choice = table.querySelector("select");
   found.all = rows().length;
   for (const words of WORDS) {
@@ -156,14 +156,14 @@ def test_text_in_figures_does_not_overlap(shown):
 
 def test_the_query_table_filters_and_sorts(pages, results, tmp_path):
     name = results.queries[7]["id"]
-    found, errors = look_at(pages["results"], tmp_path, words=[name, "CORRECT right", "no such words"])
+    found, errors = look_at(pages["results"], tmp_path, words=[name, "CORRECT after", "no such words"])
     assert errors == []
     assert found["all"] == len(results.queries)
     once = found["searches"][name]
     assert once["told"] == f"{len(once['rows'])} of {len(results.queries)} rows"
     assert all(name in row for row in once["rows"])
-    solved = [row for row in results.queries if row["outcome"] == "solved"]
-    assert len(found["searches"]["CORRECT right"]["rows"]) == len(solved) > 0
+    solved = [row for row in results.queries if row["outcome"] == "correct"]
+    assert len(found["searches"]["CORRECT after"]["rows"]) == len(solved) > 0
     assert found["searches"]["no such words"] == {"rows": [], "told": f"0 of {len(results.queries)} rows"}
     chosen = found["chosen"]
     assert set(chosen["rows"]) == {chosen["value"]}

@@ -311,8 +311,10 @@ class TestMoney:
         row = next(row for row in run.requests if row["outcome"] == "finished")
         assert row["cost"] == RATES.cost(Usage(row["generated"], row["read"]))
         page = run_report(run_of("money"))
-        assert f"for ${run.spent / 1e9:.6f}".rstrip("0") + " of $0.004." in Page(page).words
-        assert f'<td data-value="{row["cost"]}">${row["cost"] / 1e9:.6f}'.rstrip("0") in page
+        assert (
+            f"for ${run.spent / 1e9:.6f}".rstrip("0") + f" of $0.004 ({run.usage.output:,} tokens)." in Page(page).words
+        )
+        assert f'data-value="{row["cost"]}">${row["cost"] / 1e9:.6f}'.rstrip("0") in page
         for words in ("Where the dollars went", "generated, tokens", "per million tokens"):
             assert words in page
         assert "input $0.1, cached $0.1, output $0.5" in page

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from typing import NamedTuple
+from hashlib import sha256
+from typing import NamedTuple, TypeAlias
 
 from shadowprice.errors import LedgerError
 from shadowprice.types import Usage
@@ -27,10 +28,11 @@ _TABLE = f"""CREATE TABLE journal (
     output INTEGER CHECK (output IS NULL OR typeof(output) = 'integer' AND output >= 0),
     input INTEGER CHECK (input IS NULL OR typeof(input) = 'integer' AND input >= 0),
     cached INTEGER CHECK (cached IS NULL OR typeof(cached) = 'integer' AND cached >= 0),
+    digest BLOB NOT NULL CHECK (typeof(digest) = 'blob' AND length(digest) = 16),
     result BLOB CHECK (result IS NULL OR typeof(result) = 'blob'),
-    CHECK {_is("budget", "reserve", "settle", "chunk", "orphan", "void", "free", "record", "note")},
+    CHECK {_is("budget", "reserve", "settle", "chunk", "orphan", "void", "free", "record", "note", "loss")},
     CHECK ((kind = 'budget') = (id = 1)),
-    CHECK ((kind = 'budget') = (request IS NULL)),
+    CHECK ({_is("budget", "loss")} = (request IS NULL)),
     CHECK ({_is("settle", "chunk", "orphan", "void", "free")} = (reservation IS NOT NULL)),
     CHECK (kind <> 'reserve' OR units > 0),
     CHECK (NOT {_is("void", "free", "record", "note")} OR units = 0),
@@ -38,24 +40,23 @@ _TABLE = f"""CREATE TABLE journal (
     CHECK ((output IS NULL) = (input IS NULL) AND (output IS NULL) = (cached IS NULL)),
     CHECK (kind = 'settle' OR {_is("chunk", "record", "note")} = (result IS NOT NULL))
 )"""
-_ANSWERED = f"result IS NOT NULL AND {_is('settle', 'record')}"
 
-# INSERT OR REPLACE deletes what it conflicts with and fires no DELETE trigger; hence the third one.
+# INSERT OR REPLACE deletes what it conflicts with and fires no DELETE trigger; hence the third one. That a reservation
+# ends once and a request has one result is not a matter of indexes: `Balances` sees to it, and a row that this
+# program did not write has no place in the chain of digests.
 SCHEMA = (
     _TABLE,
-    "CREATE UNIQUE INDEX one_end ON journal (reservation) WHERE reservation IS NOT NULL",
-    f"CREATE UNIQUE INDEX one_result ON journal (request) WHERE {_ANSWERED}",
     "CREATE TRIGGER no_update BEFORE UPDATE ON journal BEGIN SELECT RAISE(ABORT, 'the journal is append-only'); END",
     "CREATE TRIGGER no_delete BEFORE DELETE ON journal BEGIN SELECT RAISE(ABORT, 'the journal is append-only'); END",
-    f"""CREATE TRIGGER no_replace BEFORE INSERT ON journal
+    """CREATE TRIGGER no_replace BEFORE INSERT ON journal
     WHEN NEW.id IS NOT (SELECT coalesce(max(id), 0) + 1 FROM journal)
-        OR EXISTS (SELECT 1 FROM journal WHERE reservation = NEW.reservation)
-        OR NEW.result IS NOT NULL AND EXISTS (SELECT 1 FROM journal WHERE request = NEW.request AND {_ANSWERED})
     BEGIN SELECT RAISE(ABORT, 'the journal is append-only'); END""",
 )
-INSERT = "INSERT INTO journal VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
-_ENTRIES = f"SELECT id, kind, request, reservation, units, output, input, cached, {_ANSWERED} FROM journal ORDER BY id"
-_ROWS = _ENTRIES.replace(" FROM", ", result FROM")
+INSERT = "INSERT INTO journal VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_ROWS = "SELECT id, kind, request, reservation, units, output, input, cached, digest, result FROM journal ORDER BY id"
+NO_DIGEST = bytes(16)
+
+Value: TypeAlias = int | str | bytes | None
 
 
 class Entry(NamedTuple):
@@ -69,22 +70,69 @@ class Entry(NamedTuple):
     usage: Usage | None = None
     answered: bool = False  # has the result of its request
 
-    def row(self, result: bytes | None) -> tuple[int | str | bytes | None, ...]:
-        """The values to insert."""
+    def row(self, before: bytes, line: bytes | None) -> tuple[bytes, tuple[Value, ...]]:
+        """Its digest, which depends on the one before it, and the values to insert."""
         number, kind, request, reservation, units, usage, _ = self
+        values: tuple[Value, ...]
         if usage is None:
-            return number, kind, request, reservation, units, None, None, None, result
-        return number, kind, request, reservation, units, usage.output, usage.input, usage.cached, result
+            values = number, kind, request, reservation, units, None, None, None
+        else:
+            values = number, kind, request, reservation, units, usage.output, usage.input, usage.cached
+        digest = _digest(before, values, line)
+        return digest, (*values, digest, line)
+
+
+def _digest(before: bytes, values: tuple[Value, ...], line: bytes | None) -> bytes:
+    """Of everything in a row and, through the digest before it, of all rows before it.
+
+    The first half of SHA-256, for which most processors have instructions. `ascii` of a tuple tells types apart and
+    shows where it ends; what follows has the length that it names.
+    """
+    if line is None:
+        return sha256(before + ascii(values).encode()).digest()[:16]
+    return sha256(b"%b%b%d:%b" % (before, ascii(values).encode(), len(line), line)).digest()[:16]
+
+
+class Changed(LedgerError):
+    """A row is not as it was written, or does not follow the one before it."""
+
+
+class Row(NamedTuple):
+    """An entry with its result, chunk or note and its digest, which fits the rows before it."""
+
+    entry: Entry
+    line: bytes | None
+    digest: bytes
+
+
+def read_rows(db: sqlite3.Connection) -> Iterator[Row]:
+    """The journal in a database, oldest entry first, as far as its digests are right; Changed where they end."""
+    before = NO_DIGEST
+    for *values, digest, line in db.execute(_ROWS):
+        if digest != _digest(before, tuple(values), line):
+            raise Changed(f"entry {values[0]} was changed")
+        before = digest
+        yield Row(_entry(*values, has_line=line is not None), line, digest)
 
 
 def read_entries(db: sqlite3.Connection) -> Iterator[Entry]:
-    """The journal in a database, oldest entry first."""
-    return (_entry(*values) for values in db.execute(_ENTRIES))
+    """The same without results and digests, unchecked: for a ledger that was checked when it was opened."""
+    for *values, answered in db.execute(_ROWS.replace("digest, result", "result IS NOT NULL")):
+        yield _entry(*values, has_line=answered)
 
 
-def read_rows(db: sqlite3.Connection) -> Iterator[tuple[Entry, bytes | None]]:
-    """The same with the results, chunks and notes."""
-    return ((_entry(*values), line) for *values, line in db.execute(_ROWS))
+def find_result(db: sqlite3.Connection, request: str) -> bytes | None:
+    """The result of a request, without reading the rest."""
+    found = db.execute(f"SELECT result FROM journal WHERE request = ? AND {_ANSWERED}", (request,)).fetchone()
+    return found[0] if found else None
+
+
+def read_open_chunks(db: sqlite3.Connection) -> Iterator[tuple[str, bytes]]:
+    """The chunks of requests that have no result, with their requests, oldest first."""
+    answered = f"SELECT 1 FROM journal WHERE request = part.request AND {_ANSWERED}"
+    return db.execute(
+        f"SELECT request, result FROM journal AS part WHERE kind = 'chunk' AND NOT EXISTS ({answered}) ORDER BY id"
+    )
 
 
 def _entry(
@@ -96,10 +144,11 @@ def _entry(
     output: int | None,
     input: int,
     cached: int,
-    answered: int,
+    *,
+    has_line: bool,
 ) -> Entry:
     usage = None if output is None else Usage(output, input, cached)
-    return Entry(number, kind, request, reservation, units, usage, bool(answered))
+    return Entry(number, kind, request, reservation, units, usage, bool(has_line) and kind in ("settle", "record"))
 
 
 class Balances:
@@ -110,6 +159,7 @@ class Balances:
         self.reserved = 0
         self.charged = 0  # as settled, whether the budget covers it or not
         self.beyond_grants = 0
+        self.lost = 0  # charged for entries that were lost
         self.exposed = 0  # grants of `free` entries
         self.output = self.input = self.cached = 0
         self.last = 1  # number of the latest entry
@@ -120,6 +170,11 @@ class Balances:
     @property
     def spent(self) -> int:
         return min(self.charged, self.budget - self.reserved)
+
+    @property
+    def committed(self) -> int:
+        """Charged or reserved, whether the budget covers it or not."""
+        return self.charged + self.reserved
 
     @property
     def available(self) -> int:
@@ -134,8 +189,15 @@ class Balances:
 
     def add(self, entry: Entry) -> None:
         number, kind, request, reservation, units, usage, answered = entry
-        if request is None or number != self.last + 1:
+        if number != self.last + 1:
             raise LedgerError(f"entry {self.last + 1} is missing")
+        if request is None:
+            if kind != "loss":
+                raise LedgerError(f"entry {number} is about no request")
+            self.charged += units
+            self.lost += units
+            self.last = number
+            return
         if kind == "reserve":
             if units > self.available:
                 raise LedgerError(f"entry {number} reserves more than was available")
@@ -179,26 +241,14 @@ def check_tables(db: sqlite3.Connection) -> None:
     """Refuses a database that is not a ledger of this version."""
     schema = {sql for (sql,) in db.execute("SELECT sql FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'")}
     if schema != set(SCHEMA):
-        if {"query", "tokens"} <= {name for _, name, *_ in db.execute("PRAGMA table_info(journal)")}:
+        columns = {name for _, name, *_ in db.execute("PRAGMA table_info(journal)")}
+        if {"query", "tokens"} <= columns or ({"request", "units"} <= columns and "digest" not in columns):
             raise OldJournal
         raise LedgerError("its tables are not those of a ledger")
 
 
-def first_balances(entry: Entry | None) -> Balances:
+def first_balances(row: Row | None) -> Balances:
     """Those after the first entry of a journal."""
-    if entry is None or entry.kind != "budget":
+    if row is None or row.entry.kind != "budget":
         raise LedgerError("it has no budget")
-    return Balances(entry.units)
-
-
-def read_balances(db: sqlite3.Connection) -> Balances:
-    """Reads and checks the journal in a database."""
-    check_tables(db)
-    (found,) = db.execute("PRAGMA quick_check(1)").fetchone()
-    if found != "ok":
-        raise LedgerError(" ".join(found.split()))
-    entries = read_entries(db)
-    balances = first_balances(next(entries, None))
-    for entry in entries:
-        balances.add(entry)
-    return balances
+    return Balances(row.entry.units)

@@ -16,6 +16,7 @@ The ledger is a journal: rows are added and never changed, and the balances are 
     void      its row      0: nothing was used                 -      -
     free      its row      0: sent, and the server says that   -      -
                            it generated nothing
+    loss      -            what lost entries may have cost     -      -
     record    -            0                                   -      a result that cost nothing
     note      -            0                                   -      why there is no result
 
@@ -84,12 +85,13 @@ class Ledger:
         return cls._open(Path(path))
 
     @classmethod
-    def reopen(cls, path: PathName) -> Ledger:
+    def reopen(cls, path: PathName, *, accept_loss: bool = False) -> Ledger:
         """The ledger of a run that ended or crashed.
 
-        A reservation that is still open is charged in full, because its outcome is unknown.
+        A reservation that is still open is charged in full, because its outcome is unknown. A damaged ledger is
+        refused; `accept_loss` goes on with what is valid of it (see above).
         """
-        ledger = cls._open(Path(path))
+        ledger = cls._open(Path(path), accept_loss=accept_loss)
         ledger.charge_lost()
         return ledger
 
@@ -100,8 +102,8 @@ class Ledger:
         return cls(MemoryStore(budget), Balances(budget))
 
     @classmethod
-    def _open(cls, path: Path) -> Ledger:
-        store = FileStore(path)
+    def _open(cls, path: Path, *, accept_loss: bool = False) -> Ledger:
+        store = FileStore(path, accept_loss=accept_loss)
         return cls(store, store.balances)
 
     def __init__(self, store: Store, balances: Balances) -> None:
@@ -155,6 +157,11 @@ class Ledger:
     def beyond_grants(self) -> int:
         """Units settled above their reservations, whether the budget covers them or not."""
         return self._balances.beyond_grants
+
+    @property
+    def lost(self) -> int:
+        """Charged for entries of the journal that were lost to damage, and whose loss was accepted."""
+        return self._balances.lost
 
     @property
     def exposed(self) -> int:
@@ -226,6 +233,7 @@ class Ledger:
             rows, self._group = self._group, None
             if rows:
                 self._checked().append(rows, wait=self._group_waits)
+                self._store.confirm(self._balances.committed)
         except BaseException:
             self._group = None
             self.close()
@@ -247,6 +255,14 @@ class Ledger:
             self._check_line(_text(request), line)
             drafts.append(("note", request, None, 0, None, line))
         self._append(drafts, wait=False)
+
+    def wait(self) -> None:
+        """Waits for the disk: when it returns, a power cut loses nothing that was written before."""
+        try:
+            self._readable().wait()
+        except BaseException:
+            self.close()
+            raise
 
     def has_result(self, request: str) -> bool:
         return request in self._balances.answered
@@ -319,6 +335,8 @@ class Ledger:
                 self._group_waits |= wait
             for entry, _ in rows:
                 self._balances.add(entry)
+            if self._group is None:
+                store.confirm(self._balances.committed)
         except BaseException:  # an interrupt too: balances and journal may differ by now
             self.close()
             raise

@@ -9,7 +9,7 @@ import os
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,14 +17,24 @@ from typing import Any
 
 import orjson
 
-from shadowprice.accounts.journal import OldJournal, check_tables, first_balances, read_rows
+from shadowprice.accounts.damage import Watch
+from shadowprice.accounts.journal import (
+    Balances,
+    OldJournal,
+    check_tables,
+    find_result,
+    first_balances,
+    read_open_chunks,
+    read_rows,
+)
+from shadowprice.accounts.mark import read_mark
 from shadowprice.cost import TOKENS, Rates
 from shadowprice.errors import InputError, LedgerError
 from shadowprice.formats.jsonl import read_objects
 from shadowprice.formats.results import ESTIMATE, parse_chunk, parse_result
 from shadowprice.types import Completion, Failure, Outcome, Result, Usage
 
-LEDGER, MANIFEST, FORECAST = "ledger.sqlite", "manifest.json", "forecast.jsonl"
+LEDGER, MANIFEST, FORECAST, REQUESTS = "ledger.sqlite", "manifest.json", "forecast.jsonl", "requests.jsonl"
 FORMAT = 3  # of a run folder, as its manifest says
 _ENDS = {"chunk": "chunk", "orphan": "lost", "void": "void", "free": "void"}
 _MOST_TEXT = 240  # characters of an answer that are kept
@@ -110,6 +120,7 @@ class Account:
     starts: list[int] = field(default_factory=list)  # of the rounds that could be found: attempts ended before
     usage: Usage = field(default_factory=Usage)
     beyond_grants: int = 0
+    lost: int = 0  # units charged for entries of the ledger that were lost to damage
     exposed: int = 0  # grants that were not charged because servers said that they had generated nothing
 
     @property
@@ -145,8 +156,9 @@ def read_account(folder: Path) -> Account:
     lines = _Lines()
     if (folder / LEDGER).exists():  # a run killed in its first moments has none
         try:
+            watch = Watch(read_mark(folder / LEDGER))  # the mark first: a run that continues moves on
             with _opened(folder / LEDGER) as db:
-                _read_ledger(db, account, lines)
+                _read_ledger(db, account, lines, watch)
             lines.parse_notes()
         except OldJournal as error:
             raise InputError(f"{error}", path=folder / LEDGER) from None
@@ -155,6 +167,28 @@ def read_account(folder: Path) -> Account:
             raise InputError(f"not a valid ledger: {problem}", path=folder / LEDGER, fix="start a new run") from None
     account.requests = _requests(account.attempts, lines, _forecasts(folder / FORECAST))
     return account
+
+
+@contextmanager
+def whole_answers(folder: Path) -> Iterator[Callable[[str], str]]:
+    """A function from a request's id to the whole text of its answer, or of its chunks so far.
+
+    Texts are read when they are asked for: those of a large run do not fit into memory.
+    """
+    if not (folder / LEDGER).exists():
+        yield lambda request: ""
+        return
+    with _opened(folder / LEDGER) as db:
+        parts: dict[str, str] = {}
+        for request, line in read_open_chunks(db):
+            chunk, sample, _ = parse_chunk(line)
+            parts[request] = parts.get(request, "") + (chunk.text if sample == 0 else "")
+
+        def find(request: str) -> str:
+            line = find_result(db, request)
+            return parts.get(request, "") if line is None else parse_result(line).text
+
+        yield find
 
 
 def _read_manifest(folder: Path) -> Account:
@@ -232,14 +266,19 @@ class _Lines:
         self.text[request] = text[:_MOST_TEXT]
 
 
-def _read_ledger(db: sqlite3.Connection, account: Account, lines: _Lines) -> None:
+def _read_ledger(db: sqlite3.Connection, account: Account, lines: _Lines, watch: Watch) -> None:
     """Follows the journal; see `shadowprice.accounts.sqlite` for what its entries mean."""
     check_tables(db)
     rows = read_rows(db)
-    balances = first_balances(next(rows, (None, None))[0])
+    balances = Balances(0)
     rounds = [int(each["budget"]) for each in account.rounds]
     opened: dict[int, Attempt] = {}
-    for entry, line in rows:
+    for row in rows:
+        watch.see(row)
+        entry, line, _ = row
+        if entry.id == 1:
+            balances = first_balances(row)
+            continue
         # A round begins when its budget is available; metered, others may be in flight.
         due = rounds[len(account.starts) : len(account.starts) + 1]
         if due == [balances.available] and (account.metered or (entry.kind == "reserve" and not opened)):
@@ -255,12 +294,17 @@ def _read_ledger(db: sqlite3.Connection, account: Account, lines: _Lines) -> Non
             attempt.end = _ENDS.get(entry.kind, "nothing" if line is None else "result")
             if attempt.end != "void":
                 account.course.append(Moment(balances.charged, balances.reserved))
+        elif entry.kind == "loss":
+            account.course.append(Moment(balances.charged, balances.reserved))
         if line is not None and not is_estimate(request):
             lines.add(entry.kind, request, line)
     account.attempts = [attempt for attempt in account.attempts if attempt.end != "void"]
     account.usage = Usage(balances.output, balances.input, balances.cached)
     account.beyond_grants = balances.beyond_grants
-    account.exposed = balances.exposed
+    account.exposed, account.lost = balances.exposed, balances.lost
+    problem = watch.problem()
+    if problem is not None:
+        raise LedgerError(problem)
 
 
 def _requests(

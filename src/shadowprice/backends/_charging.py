@@ -127,7 +127,7 @@ def charge(seen: Seen, limit: int, density: Density) -> Charge:
     if seen.used is not None:
         return Charge(used, "server", ("limit_ignored",) if used > limit else ())
     if counted is None and estimate > limit:
-        return Charge(estimate, "counted", ("usage_estimated",))
+        return Charge(estimate, "assumed", ("usage_estimated",))
     return Charge(limit, "assumed")
 
 

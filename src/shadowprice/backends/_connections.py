@@ -24,7 +24,7 @@ __all__ = ["Connections"]
 _LONGEST_HEADER = 2**16  # bytes
 _IDLE = 1.0  # seconds that a connection waits for its next request; servers wait 5 or longer
 _WATCHED = 0.1  # seconds after an answer that show whether its connection is kept
-_LAST_WORD = 0.02  # seconds for the end of a response whose last event has come
+_LAST_WORD = 0.05  # seconds for the end of a response whose last event has come
 _MAX_LATE = 3  # responses in a row whose ends are waited for in vain
 
 

@@ -152,15 +152,20 @@ def line(said: object) -> str:
     return redact(" ".join((str(said) or type(said).__name__).split()))[:300]
 
 
-_IDS = re.compile(r"\S*(?=\S*\d)[\w.-]{12,}\S*|\b[0-9a-fA-F]{8,}\b")
-_DURATIONS = re.compile(r"\b(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+\b")
-_NUMBERS = re.compile(r"(?<![A-Za-z\d-])\d[\d.,:]*\d|(?<![A-Za-z\d-])\d")
+_HEX = re.compile(r"[0-9a-fA-F]{8,}")
+_DURATION = re.compile(r"\b(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+\b")
+_NUMBER = re.compile(r"(?<![A-Za-z\d-])\d[\d.,:]*\d|(?<![A-Za-z\d-])\d")
 
 
 def _stable(said: str) -> str:
     """The first words of a reason, without what differs from one request to the next."""
-    short = _NUMBERS.sub("N", _DURATIONS.sub("N", _IDS.sub("…", said)))
+    words = ("…" if _is_id(word.strip("\"'`.,:;!?()[]{}")) else word for word in said.split(" "))
+    short = _NUMBER.sub("N", _DURATION.sub("N", " ".join(words)))
     return short if len(short) <= 80 else short[:80].rsplit(" ", 1)[0] + " …"
+
+
+def _is_id(word: str) -> bool:
+    return (len(word) >= 12 and any(map(str.isdigit, word))) or bool(_HEX.fullmatch(word))
 
 
 def _delay(headers: Mapping[str, str]) -> float | None:

@@ -276,8 +276,8 @@ class _Bounds(NamedTuple):
 
 
 def _bounds(body: Mapping[str, Any], limit: int) -> _Bounds:
-    """Generous: an event around a token takes 1 kB on some servers, and its 20 alternatives several, if asked for."""
-    if any("logprobs" in field and value for field, value in body.items()):
+    """Generous: an event around a token takes 1 kB on some servers, its 20 alternatives or its sound several."""
+    if any(value and ("logprobs" in field or field in ("modalities", "audio")) for field, value in body.items()):
         most = 2**24 + 2**14 * limit
         return _Bounds(min(most, 2**28), min(most, 2**26))
     return _Bounds(min(2**22 + 2**11 * limit, 2**28), min(2**20 + 2**8 * limit, 2**26))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import io
 import os
 import signal
 import sys
@@ -15,16 +14,18 @@ from shadowprice import __version__
 from shadowprice.cli import collect, demo, forecast, plan, report, reproduce, run, train
 from shadowprice.cli.common import BAD_INPUT, DONE, INTERRUPTED, Interrupted
 from shadowprice.cli.options import EXIT, Parser
+from shadowprice.cli.terminal import cleaned_streams
 from shadowprice.errors import ShadowpriceError
 
 _DESCRIPTION = "Spend a fixed budget of tokens or money where it buys the most correct answers, and never exceed it."
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a name that the terminal cannot show must not be an error
-            stream.reconfigure(errors="backslashreplace")
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    with cleaned_streams():
+        return _main(list(sys.argv[1:] if arguments is None else arguments))
+
+
+def _main(given: list[str]) -> int:
     if not given or given[0] == "help":  # `shadowprice help run` is `shadowprice run --help`
         given = [*given[1:], "--help"]
     options = _parser().parse_args(given)

@@ -6,12 +6,29 @@ import argparse
 import json
 import os
 import sys
-from collections import Counter
 from typing import TYPE_CHECKING
 
-from shadowprice.cli.common import DONE, EXHAUSTED, count, given, refuse_existing, refuse_same_file
+from shadowprice.cli.common import (
+    DONE,
+    EXHAUSTED,
+    count,
+    given,
+    refuse_existing,
+    refuse_same_file,
+    where_programs_ran,
+)
 from shadowprice.cli.live import make_backend, run_to_end, show_progress
-from shadowprice.cli.options import EXIT, INPUTS, Commands, add_command, add_force, add_input, add_model
+from shadowprice.cli.options import (
+    EXIT,
+    INPUTS,
+    Commands,
+    add_command,
+    add_force,
+    add_input,
+    add_model,
+    add_unsafe_code,
+)
+from shadowprice.cli.tolerance import add_tolerance, tolerance
 from shadowprice.errors import InputError
 
 if TYPE_CHECKING:
@@ -51,10 +68,12 @@ def add(commands: Commands) -> None:
             "%", "%%"
         ),
     )
+    add_unsafe_code(command)
     add_force(command)
     command.add_argument("--json", action="store_true", help="print the summary as JSON")
     command.add_argument("--quiet", action="store_true", help="no progress")
     add_model(command)
+    add_tolerance(command)
     command.set_defaults(command=collect)
 
 
@@ -68,16 +87,18 @@ def collect(options: argparse.Namespace) -> int:
     from shadowprice.formats.templates import read_template
     from shadowprice.formats.traces import write_traces
     from shadowprice.run_folder import RunFolder
+    from shadowprice.runs import causes_of
 
     if min(options.samples, options.max_tokens, options.concurrency) < 1 or options.temperature < 0:
         raise InputError(
             "--samples, --max-tokens and --concurrency start at 1, --temperature at 0", fix="fix the number"
         )
+    endures = tolerance(options)
     refuse_same_file(input=options.file, out=options.out)
     refuse_existing(options, options.out)
     check_writable(options.out)
     questions, identity = _questions(options)
-    collecting.check_programs(questions)
+    sandbox = collecting.check_programs(questions, unsafe_code=options.unsafe_code)
     template = read_template(options.prompt_template)
     probe = Ages.parse(options.probe) if options.probe else None
     if probe and options.local is None:
@@ -102,7 +123,7 @@ def collect(options: argparse.Namespace) -> int:
         **({"system": options.system} if options.system else {}),
         "probe": options.probe,
     }
-    folder = (RunFolder.resume if options.resume else RunFolder.create)(place, budget, asked)
+    folder = RunFolder.open(place, budget, asked, options.resume, accept_loss=options.accept_loss)
     progress = Progress(budget)
     with folder.ledger, show_progress(len(requests), TOKENS, quiet=options.quiet) as on_event:
         run_to_end(
@@ -113,6 +134,7 @@ def collect(options: argparse.Namespace) -> int:
                 max_tokens=options.max_tokens,
                 probe=probe,
                 concurrency=options.concurrency,
+                tolerance=endures,
                 progress=progress,
                 on_event=on_event,
             ),
@@ -129,27 +151,27 @@ def collect(options: argparse.Namespace) -> int:
                 max_tokens=options.max_tokens,
                 model=backend.model,
                 template=template,
+                unsafe_code=options.unsafe_code,
             )
         )
         write_traces(options.out, traces)
-        folder.save(done=not progress.stopped)
+        folder.save(done=not progress.stopped, sandboxes=[sandbox] if sandbox else [])
         failures = [parse_result(line) for _, line in folder.ledger.notes()]
     correct, cut = sum(bool(t.correct) for t in traces), sum(t.truncated for t in traces)
-    summary = {"traces": len(traces), "failed": len(requests) - len(traces), "correct": correct, "truncated": cut}
-    summary["tokens"] = sum(t.tokens for t in traces)
+    tokens, failed = sum(t.tokens for t in traces), len(requests) - len(traces)
     if options.json:
-        print(json.dumps(summary, indent=2))
+        summary = {"traces": len(traces), "failed": failed, "correct": correct, "truncated": cut, "tokens": tokens}
+        print(json.dumps({**summary, "sandbox": sandbox} if sandbox else summary, indent=2))
     else:
         graded = sum(t.correct is not None for t in traces)
         share = f"{100 * correct / graded:.1f}% correct" if graded else "none graded" if traces else "none correct"
         print(f"{count(len(traces), 'trace')} -> {options.out}: {share}, {cut:,} cut at the cap", end="")
-        print(f", {summary['tokens']:,} tokens; {summary['failed']:,} failed")
-    causes = Counter(each.failure.message for each in failures if each.outcome == "failed" and each.failure)
-    for message, times in causes.most_common(3):
-        print(f"warning: {times:,} failed: {message} (--resume tries again)", file=sys.stderr)
+        print(f", {tokens:,} tokens; {failed:,} failed{where_programs_ran(sandbox)}")
+    for cause, times in causes_of(failures).items():
+        print(f"warning: {times:,} failed: {cause} (--resume tries again)", file=sys.stderr)
     if progress.stopped:
         print(f"warning: {progress.stopped}; nothing more was sent to it (--resume continues)", file=sys.stderr)
-    return EXHAUSTED if summary["failed"] else DONE
+    return EXHAUSTED if failed else DONE
 
 
 def _questions(options: argparse.Namespace) -> tuple[list[Question], str]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import IO, TYPE_CHECKING, Any
 
+from shadowprice.cli.terminal import raw
 from shadowprice.errors import InputError
 
 if TYPE_CHECKING:
@@ -129,7 +130,9 @@ def bar(options: argparse.Namespace) -> Callable[[Iterator[BatchLine], str], Ite
         return lambda requests, label: requests
     from tqdm import tqdm
 
-    return lambda requests, label: iter(tqdm(requests, desc=label, unit=" requests", unit_scale=True, leave=False))
+    return lambda requests, label: iter(
+        tqdm(requests, desc=label, unit=" requests", unit_scale=True, leave=False, file=raw(sys.stderr))
+    )
 
 
 @contextmanager
@@ -173,3 +176,10 @@ def option(text: str) -> tuple[str, Any]:
 def count(number: int, noun: str) -> str:
     plural = noun[:-1] + "ies" if noun.endswith("y") else noun + "s"
     return f"{number:,} {noun if number == 1 else plural}"
+
+
+def where_programs_ran(sandbox: str) -> str:
+    """The end of a line about grades: the level of the sandbox; empty if no programs were graded."""
+    if not sandbox:
+        return ""
+    return "; programs ran without a sandbox" if sandbox == "process" else f"; programs ran in the sandbox {sandbox}"

@@ -6,16 +6,19 @@ import argparse
 import asyncio
 import signal
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from shadowprice.cli.common import Interrupted
+from shadowprice.cli.terminal import can_redraw, say, screen
 from shadowprice.errors import InputError
 
 if TYPE_CHECKING:
     from shadowprice.backends.base import Backend
+    from shadowprice.cli.progress import Meter
     from shadowprice.cost import Rates
     from shadowprice.engine.executor import Progress
 
@@ -38,15 +41,16 @@ def make_backend(options: argparse.Namespace, *, cache: bool = False) -> Backend
 
     def report(text: str) -> None:
         if not options.quiet:
-            print(text, file=sys.stderr)
+            say(text)
 
-    return LlamaCppBackend(
-        options.local or None,
-        progress=report,
-        slots=min(8, options.concurrency),
-        threads=options.threads,
-        cache=_CACHE if cache else 0,
-    )
+    with _stage(f"loading {options.local or 'the model'}", quiet=options.quiet):
+        return LlamaCppBackend(
+            options.local or None,
+            progress=report,
+            slots=min(8, options.concurrency),
+            threads=options.threads,
+            cache=_CACHE if cache else 0,
+        )
 
 
 def run_to_end(
@@ -92,11 +96,7 @@ def _signals(progress: Progress) -> Iterator[None]:
             task.cancel()
             return
         progress.stop(_CTRL_C)
-        print(
-            "\nfinishing what is under way (Ctrl-C again stops at once, and counts it as spent)",
-            file=sys.stderr,
-            flush=True,
-        )
+        say("finishing what is under way (Ctrl-C again stops at once, and counts it as spent)")
 
     loop, before = asyncio.get_running_loop(), {}
     with suppress(NotImplementedError, ValueError, RuntimeError):  # not on Windows, and only in the main thread
@@ -114,38 +114,71 @@ def _signals(progress: Progress) -> Iterator[None]:
 
 @contextmanager
 def show_progress(requests: int, rates: Rates, *, quiet: bool) -> Iterator[Callable[[Progress], None]]:
-    """Shows the progress of a run: a bar on a terminal, otherwise a line every ten seconds."""
-    from shadowprice.cost import show_spent
+    """Shows the progress of a run, by the second on a terminal.
+
+    Elsewhere it is a line every 5% and, if that takes longer, every ten seconds; after two minutes every minute.
+    """
+    from shadowprice.cli.progress import Meter
 
     if quiet or sys.stderr is None:
         yield lambda progress: None
         return
+    meter = Meter(requests, rates)
+    with _shown(meter) as refresh:
 
-    def words(progress: Progress) -> str:
-        price = f", price {progress.price:.3g}" if progress.price is not None else ""
-        failed = f", {progress.outcomes['failed']:,} failed" if progress.outcomes["failed"] else ""
-        return f"{show_spent(progress.spent, progress.budget, rates)} spent{price}{failed}"
+        def event(progress: Progress) -> None:
+            meter.update(progress)
+            refresh()
 
-    def answered(progress: Progress) -> int:
-        return sum(progress.outcomes[name] for name in ("finished", "landed", "truncated"))
+        yield event
 
-    if sys.stderr.isatty():
-        from tqdm import tqdm
 
-        with tqdm(total=requests, unit=" requests", leave=False) as bar:
-
-            def draw(progress: Progress) -> None:
-                bar.set_postfix_str(words(progress), refresh=False)
-                bar.update(answered(progress) - bar.n)
-
-            yield draw
+@contextmanager
+def _shown(meter: Meter) -> Iterator[Callable[[], None]]:
+    if can_redraw(sys.stderr):
+        with screen(meter.lines) as drawn:
+            yield drawn.redraw
         return
-    last = time.monotonic()
+    log = _Log(meter)
+    timer = threading.Thread(target=log.watch, name="progress", daemon=True)
+    timer.start()
+    try:
+        yield log.event
+    finally:
+        log.closed.set()
+        timer.join(timeout=2)
 
-    def line(progress: Progress) -> None:
-        nonlocal last
-        if time.monotonic() - last >= 10:
-            last = time.monotonic()
-            print(f"{answered(progress):,} of {requests:,} answered, {words(progress)}", file=sys.stderr, flush=True)
 
-    yield line
+class _Log:
+    """Progress as lines, also while nothing happens."""
+
+    def __init__(self, meter: Meter) -> None:
+        self.meter, self.closed = meter, threading.Event()
+        self._last, self._step = 0.0, 0
+        self._lock = threading.Lock()
+
+    def watch(self) -> None:
+        while not self.closed.wait(1.0):
+            self.event()
+
+    def event(self) -> None:
+        with self._lock:
+            now, step = self.meter.elapsed, int(20 * self.meter.share)
+            pause = 10 if now < 120 else 60
+            if now - self._last >= pause or (step > self._step and now - self._last >= 1):
+                self._last, self._step = now, step
+                say(self.meter.line())
+
+
+@contextmanager
+def _stage(name: str, *, quiet: bool) -> Iterator[None]:
+    """Says what is being done, and on a terminal for how long."""
+    if quiet or sys.stderr is None:
+        yield
+    elif can_redraw(sys.stderr):
+        began = time.monotonic()
+        with screen(lambda: [f"{name}, {time.monotonic() - began:.0f} s"]):
+            yield
+    else:
+        say(name)
+        yield

@@ -138,6 +138,14 @@ def add_limit_field(command: argparse.ArgumentParser) -> None:
     )
 
 
+def add_unsafe_code(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--unsafe-code",
+        action="store_true",
+        help="grader code: run programs even where there is no sandbox, with all that you may read and do",
+    )
+
+
 def _local_model(text: str) -> str:
     """The name of a model or the path of one; the input is easily given in its place, as `--local questions.csv`."""
     extension = os.path.splitext(text.lower().removesuffix(".gz"))[1]
@@ -165,3 +173,8 @@ def add_model(command: argparse.ArgumentParser) -> None:
     command.add_argument("--concurrency", type=int, default=8, metavar="N", help="requests in flight (default: 8)")
     command.add_argument("--run-folder", metavar="DIR", help="where the run is kept (default: OUT.run)")
     command.add_argument("--resume", action="store_true", help="continue the run in that folder")
+    command.add_argument(
+        "--accept-loss",
+        action="store_true",
+        help="with --resume: go on with what is valid of a damaged ledger, and charge what may have been used",
+    )

@@ -5,16 +5,21 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from shadowprice.cli.common import DONE, standard_output
+from shadowprice.cli.common import DONE, count, standard_output
 from shadowprice.cli.options import EXIT, Commands, add_command
 from shadowprice.errors import InputError
 
 _DESCRIPTION = """\
-Writes one self-contained HTML page. For a run: what its budget bought, the price of every clearing, how
-the budget was spent, where the tokens went, and the outcome of every request. The run may be in progress
+Writes one self-contained HTML page. For a run: what its budget bought, and what equal shares of it would
+have bought; the question, the answer, the outcome and the cost of every request; why requests failed; the
+price of every clearing, how the budget was spent, and where the tokens went. The run may be in progress
 or crashed; its ledger is never changed. For results of `reproduce`: the page that it wrote, again.
 
+--csv writes a table instead: id, question, answer, gold, correct, outcome, reason, tokens, cost. Text that a
+spreadsheet would take for a formula gets an apostrophe in front.
+
   shadowprice report requests.answers.jsonl.run
+  shadowprice report requests.answers.jsonl.run --csv answers.csv
   shadowprice report build/lab --out lab.html
 """
 
@@ -23,6 +28,7 @@ def add(commands: Commands) -> None:
     command = add_command(commands, "report", "a page about a run or a reproduction", _DESCRIPTION, EXIT)
     command.add_argument("folder", metavar="FOLDER", help="a run folder, or results of reproduce")
     command.add_argument("--out", metavar="FILE", help="(default: FOLDER/report.html; - is standard output)")
+    command.add_argument("--csv", metavar="FILE", help="of a run: all results as a table, instead of the page")
     command.set_defaults(command=report)
 
 
@@ -32,12 +38,26 @@ def report(options: argparse.Namespace) -> int:
     folder = Path(options.folder)
     if not folder.is_dir():
         raise InputError("is not a folder", path=folder, fix="name a run folder, or results of `reproduce`")
+    if options.csv:
+        return _table(folder, options.csv)
     page = _page(folder).encode()
     out = options.out or folder / "report.html"
     with replacing([standard_output() if out == "-" else out]) as (file,):
         file.write(page)
     if out != "-":
         print(f"report -> {out}")
+    return DONE
+
+
+def _table(folder: Path, out: str) -> int:
+    from shadowprice.accounts.view import is_run
+    from shadowprice.report.csv_results import write_csv
+
+    if not is_run(folder):
+        raise InputError("is not a run: --csv is for runs", path=folder, fix="name a folder made by `run`")
+    rows = write_csv(folder, standard_output() if out == "-" else out)
+    if out != "-":
+        print(f"{count(rows, 'request')} -> {out}")
     return DONE
 
 

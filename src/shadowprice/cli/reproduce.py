@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from shadowprice.cli.common import DONE, count
 from shadowprice.cli.options import EXIT, Commands, add_command
+from shadowprice.cli.terminal import raw
 from shadowprice.errors import InputError
 
 if TYPE_CHECKING:
@@ -188,7 +189,7 @@ def _show_progress(*, quiet: bool) -> Iterator[Callable[[int, int, str], None]]:
     elif sys.stderr.isatty():
         from tqdm import tqdm
 
-        with tqdm(bar_format="{l_bar}{bar}| {n_fmt}/{total_fmt} {elapsed}", leave=False) as bar:
+        with tqdm(bar_format="{l_bar}{bar}| {n_fmt}/{total_fmt} {elapsed}", leave=False, file=raw(sys.stderr)) as bar:
 
             def update(done: int, total: int, step: str) -> None:
                 bar.total = total

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shadowprice.cli.common import (
@@ -20,10 +21,22 @@ from shadowprice.cli.common import (
     gold_for,
     option,
     outputs,
+    refuse_same_file,
     standard_output,
+    where_programs_ran,
 )
 from shadowprice.cli.live import make_backend, run_to_end, show_progress
-from shadowprice.cli.options import EXIT, INPUTS, POLICIES, Commands, add_command, add_market, add_model
+from shadowprice.cli.options import (
+    EXIT,
+    INPUTS,
+    POLICIES,
+    Commands,
+    add_command,
+    add_market,
+    add_model,
+    add_unsafe_code,
+)
+from shadowprice.cli.tolerance import add_tolerance, tolerance
 from shadowprice.errors import InputError
 
 if TYPE_CHECKING:
@@ -79,7 +92,9 @@ def add(commands: Commands) -> None:
     )
     add_market(command, policy="expected, and index with --accounting metered")
     add_model(command)
+    add_tolerance(command)
     command.add_argument("--out", metavar="FILE", help="answers (default: IN.answers.jsonl)")
+    command.add_argument("--csv", metavar="FILE", help="all results as a table as well, for spreadsheets")
     command.add_argument(
         "--accounting",
         choices=["reserved", "metered"],
@@ -99,6 +114,7 @@ def add(commands: Commands) -> None:
         metavar="FILE",
         help="JSONL of custom_id, gold, grader: answers are graded, and a correct sample stops the rest",
     )
+    add_unsafe_code(command)
     command.add_argument(
         "--rates",
         metavar="IN,OUT",
@@ -117,27 +133,36 @@ def add(commands: Commands) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from shadowprice.cost import show, show_spent
+    from shadowprice.runs import check_gold
 
     out, errors = outputs(options, "answers")
-    settings = _settings(options)
+    refuse_same_file(input=options.file, out=out, errors=errors, csv=options.csv)
+    settings, endures = _settings(options), tolerance(options)
     teacher = _teacher(options)
     with ExitStack() as stack:
         found = stack.enter_context(given(options))
         folder = options.run_folder or ("requests.run" if out == "-" else f"{out}.run")
         requests = _requests(options, found, folder, settings)  # before a model is fetched or started
         gold = gold_for(options, found, requests)
+        check_gold(gold, unsafe_code=options.unsafe_code)
         backend = make_backend(options, cache=settings["accounting"] == "metered")
         with _make_run(options, requests, gold, backend, teacher, folder, settings) as run:
             with show_progress(len(run.requests), run.settings.rates, quiet=options.quiet) as on_event:
-                summary = run_to_end(lambda: run.execute(on_event=on_event), run.progress, [backend, teacher], folder)
+                summary = run_to_end(
+                    lambda: run.execute(on_event=on_event, tolerance=endures), run.progress, [backend, teacher], folder
+                )
             run.write(
                 standard_output() if out == "-" else out,
                 standard_output() if errors == "-" else errors,
             )
             if run.folder:
                 run.folder.save(files={"answers": os.path.abspath(out), "errors": os.path.abspath(errors)})
+            if options.csv:
+                from shadowprice.report.csv_results import write_csv
+
+                write_csv(Path(folder), standard_output() if options.csv == "-" else options.csv)
             teaching, rates, policy = run.teaching, run.settings.rates, run.settings.policy
-    talk = sys.stderr if "-" in (out, errors) else sys.stdout
+    talk = sys.stderr if "-" in (out, errors, options.csv) else sys.stdout
     if options.json:
         print(json.dumps({**asdict(summary), "teacher": teaching}, indent=2), file=talk)
     else:
@@ -152,10 +177,11 @@ def run(options: argparse.Namespace) -> int:
             f"{summary.count('not_sent'):,} not sent -> {errors}",
             f"  spent      {show_spent(summary.spent, summary.budget, rates)}; the account is in {folder}",
         ]
+        rows += [f"  failed     {count(times, 'request')}: {cause}" for cause, times in summary.causes.items()]
         if teaching:
             rows.append(f"  teacher    {_in_words(teaching)}")
         if summary.correct is not None:
-            rows.append(f"  correct    {summary.correct:,}")
+            rows.append(f"  correct    {summary.correct:,}{where_programs_ran(summary.sandbox)}")
         print("\n".join(rows), file=talk)
     for warning in _warnings(summary, rates):
         print(f"warning: {warning}", file=sys.stderr)
@@ -196,6 +222,8 @@ def _make_run(
         gold=gold,
         teacher=teacher,
         resume=options.resume,
+        accept_loss=options.accept_loss,
+        unsafe_code=options.unsafe_code,
         concurrency=options.concurrency,
         **settings,
     )
@@ -244,13 +272,15 @@ def _warnings(summary: Summary, rates: Rates) -> Iterator[str]:
 
     for flag, times in summary.flags.items():
         yield f"server violation: {flag} {times:,} times"
-    if summary.flags.get("limit_ignored") or summary.stopped:
-        excess = f"the budget was exceeded by {show(summary.overspent, rates)}"
-        held = excess if summary.overspent else "the budget still holds"
-        yield f"{show(summary.beyond_grants, rates)} beyond what was granted; {held}"
+    if summary.beyond_grants:
+        generated = show(summary.spent + summary.overspent, rates)
+        yield (
+            f"at least {generated} generated, {summary.overspent:,} of them beyond the budget; "
+            "the server's own count is unknown"
+        )
     if summary.stopped:
-        way_out = "an older server may obey --limit-field max_tokens; --resume continues"
-        yield f"{summary.stopped}; nothing more was sent to it ({way_out})"
+        way_out = "an older server may obey --limit-field max_tokens; " if summary.flags.get("limit_ignored") else ""
+        yield f"{summary.stopped}; nothing more was sent ({way_out}--resume continues)"
 
 
 def _in_words(teacher: dict[str, Any]) -> str:

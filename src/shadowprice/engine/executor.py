@@ -55,6 +55,9 @@ class Tolerance:
     exposure: float = 0.1
 
 
+USUAL = Tolerance()
+
+
 @dataclass
 class Progress:
     """The progress of an execution, passed to `on_event` whenever something has happened.
@@ -65,6 +68,7 @@ class Progress:
 
     budget: int
     spent: int = 0
+    tokens: int = 0  # generated, also where units are money
     price: float | None = None
     rounds: int = 0
     running: int = 0
@@ -88,7 +92,7 @@ async def execute(
     *,
     concurrency: int = 8,
     attempts: int = 4,
-    tolerance: Tolerance = Tolerance(),
+    tolerance: Tolerance = USUAL,
     rates: Rates = TOKENS,
     grade: Grader | None = None,
     progress: Progress | None = None,
@@ -335,6 +339,7 @@ class _Loop:
     def _notify(self, now: float) -> None:
         progress = self.progress
         progress.spent, progress.running = self.ledger.spent, len(self.under_way)
+        progress.tokens = self.ledger.usage.output
         progress.price, progress.rounds = self.scheduler.price, len(self.scheduler.rounds)
         progress.waiting = self.breaker.describe(now) if self.repeated or self.under_way else ""
         self.on_event(progress)

@@ -289,7 +289,7 @@ class Batch:
         if place in self.so_far:
             return self.answered(place, flagged(self.so_far[place], "not_continued"))
         code = error.code if isinstance(error, Refused) else "backend_unavailable"
-        return self._unanswered(place, "failed", Failure(code, str(error)))
+        return self._unanswered(place, "failed", Failure(code, str(error), {"cause": error.cause}))
 
     def _unanswered(self, place: int, outcome: Outcome, failure: Failure | None) -> Result:
         usage, cost = self.usage[place], self.cost[place]

@@ -6,6 +6,7 @@ import errno
 import hashlib
 import os
 import shutil
+import sqlite3
 import stat
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -14,6 +15,8 @@ from secrets import token_hex
 from typing import IO, TypeAlias
 
 from shadowprice.errors import InputError
+
+_LITTLE = 2**16  # bytes: with less, SQLite reports a disk that is full as an input/output error
 
 Target: TypeAlias = "str | os.PathLike[str] | IO[bytes]"
 
@@ -115,7 +118,30 @@ def _mode(target: str) -> int | None:
 
 
 def _unwritable(target: str, error: OSError) -> InputError:
-    return InputError(f"cannot be written: {error.strerror}", path=target, fix="choose another place")
+    return InputError(f"cannot be written: {write_problem(target, error)}", path=target, fix="choose another place")
+
+
+def write_problem(path: str | os.PathLike[str], error: Exception) -> str:
+    """Why a file could not be written; of a full disk, how much space is left."""
+    full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+    full |= getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+    uncertain = str(getattr(error, "sqlite_errorname", "")).startswith("SQLITE_IOERR")
+    if full or uncertain:
+        with suppress(OSError):
+            found = os.statvfs(os.path.dirname(os.path.realpath(path)))
+            left = found.f_bavail * found.f_frsize
+            if full or left < _LITTLE:
+                return f"no space left: {left:,} bytes free on the device of {os.fspath(path)}"
+    return " ".join(str(getattr(error, "strerror", None) or error).split())
+
+
+def sync_folder(path: str | os.PathLike[str]) -> None:
+    """Makes it survive a power cut that a file is where it is."""
+    folder = os.open(os.path.dirname(os.path.realpath(path)), os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def _remove(path: str) -> None:

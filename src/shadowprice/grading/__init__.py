@@ -17,8 +17,9 @@ from typing import Any
 from shadowprice.errors import InputError
 from shadowprice.grading.answers import grade_exact, grade_numeric
 from shadowprice.grading.grades import Grade, Reason
+from shadowprice.grading.levels import Limits, check_code_grading, sandbox
 from shadowprice.grading.mathematics import MathPool, grade_math
-from shadowprice.grading.programs import Limits, grade_code, sandbox
+from shadowprice.grading.programs import grade_code
 
 __all__ = [
     "GRADERS",
@@ -26,6 +27,7 @@ __all__ = [
     "Limits",
     "MathPool",
     "Reason",
+    "check_code_grading",
     "grade",
     "grade_code",
     "grade_exact",

@@ -1,12 +1,13 @@
-"""The box a candidate program runs in; `programs.py` starts this file as a process of its own.
+"""The box a candidate program runs in; `levels.py` starts this file as a process of its own.
 
-    box        outside; asks the kernel for new namespaces and waits
+    box        outside; asks the kernel for new namespaces and waits (bubblewrap does this at its level)
     └─ init    first process inside; mounts, keeps the clock; when it ends, the kernel kills all inside
        └─ judge   without privileges; loads the program and runs its tests (`_judge.py`)
 
-At the level "process" the kernel grants no namespaces: the box itself is the judge's parent and kills
-what it leaves. The job is JSON on stdin (a file, which the judge reads again), the outcome is JSON on
-stdout. Nothing of shadowprice is imported: the file must run alone.
+At the level "process" there are no namespaces: the box itself is the judge's parent and kills what it
+leaves. The job is on stdin, a file: a line of JSON for this code, then one for the judge, which is all
+that the judge reads. The outcome is JSON on stdout. Nothing of shadowprice is imported: the file must
+run alone.
 """
 
 from __future__ import annotations
@@ -21,10 +22,13 @@ import time
 from contextlib import suppress
 from typing import Any, NoReturn
 
-_NEWNS, _NEWIPC, _NEWUSER, _NEWPID, _NEWNET = 0x20000, 0x8000000, 0x10000000, 0x20000000, 0x40000000
+_NEWNS, _NEWCGROUP, _NEWUTS, _NEWIPC = 0x20000, 0x2000000, 0x4000000, 0x8000000
+_NEWUSER, _NEWPID, _NEWNET = 0x10000000, 0x20000000, 0x40000000
 _NOSUID, _NODEV, _BIND, _REC, _PRIVATE = 2, 4, 0x1000, 0x4000, 1 << 18
-_PDEATHSIG, _SUBREAPER, _NO_NEW_PRIVS = 1, 36, 38  # of prctl
+_DETACH = 2  # of umount2
+_PDEATHSIG, _DUMPABLE, _SECCOMP, _SUBREAPER, _NO_NEW_PRIVS = 1, 4, 22, 36, 38  # of prctl
 _REPORT_MOST = 4096  # bytes of report that are read; a judge that writes more blocks until its time is up
+_DEVICES = ("null", "zero", "full", "random", "urandom")
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -41,23 +45,6 @@ def _prctl(option: int, value: int) -> None:
 
 
 # --- the user of the program -------------------------------------------------------------------
-
-
-def _identity() -> tuple[int, int, bool]:
-    """Uid and gid of the judge, and whether the uid is its alone.
-
-    Root gives every box a uid of its own: the limit on processes does not bind root, and counts by
-    user. Where such uids do not exist (some containers), it is `nobody`.
-    """
-    if os.geteuid() != 0:
-        return os.geteuid(), os.getegid(), False
-    own = 1_000_000_000 + os.getpid()
-    with suppress(OSError), open("/proc/self/uid_map") as ranges:
-        for line in ranges:
-            first, _, count = map(int, line.split())
-            if first <= own < first + count:
-                return own, own, True
-    return 65534, 65534, False
 
 
 def _become(uid: int, gid: int) -> None:
@@ -81,7 +68,7 @@ def _tasks(uid: int) -> int:
 
 
 def _unshare() -> None:
-    flags = _NEWNS | _NEWIPC | _NEWPID | _NEWNET
+    flags = _NEWNS | _NEWCGROUP | _NEWUTS | _NEWIPC | _NEWPID | _NEWNET
     uid, gid = os.geteuid(), os.getegid()
     if uid == 0:
         _call("unshare", flags)
@@ -121,56 +108,83 @@ def _set_attributes(target: str, *, add: int = 0, remove: int = 0, recursive: bo
     )
 
 
-def _furnish(job: dict[str, Any], uid: int, gid: int) -> None:
-    """Mounts everything read-only except a small folder in memory; hides other processes and sockets."""
-    read_only, work = 1, job["work"]
+def _furnish(job: dict[str, Any]) -> None:
+    """Makes a root of its own: what is not put there cannot be seen, let alone read or written.
+
+    All is read-only, but for folders in memory.
+    """
+    read_only, root = 1, job["root"]
+    os.umask(0o022)
     _mount("none", "/", None, _REC | _PRIVATE)
-    if job["library"]:  # the interpreter is where only root may read
-        _mount(job["library"], job["python_folder"], None, _BIND | _REC)
-    if job["packages"] and os.geteuid() == 0:  # they may be there too
-        _mount(job["packages"], job["packages_folder"], None, _BIND | _REC)
-    size = f"size={job['disk']},nr_inodes=10000"
-    _mount("tmpfs", work, "tmpfs", _NOSUID | _NODEV, f"{size},mode=700,uid={uid},gid={gid}")
-    writable = [work]
-    if os.path.isdir("/dev/shm"):
-        _mount("tmpfs", "/dev/shm", "tmpfs", _NOSUID | _NODEV, f"{size},mode=1777")
-        writable.append("/dev/shm")
-    if os.path.isdir("/run"):  # where services have their sockets
-        _mount("tmpfs", "/run", "tmpfs", _NOSUID | _NODEV, "size=4k")
+    _mount("tmpfs", root, "tmpfs", _NOSUID | _NODEV, "size=1m,mode=755")
+    folders = [root + folder for folder in job["folders"]]
+    for folder in folders:  # first: what is shown may be inside /tmp
+        os.makedirs(folder)
+        _mount("tmpfs", folder, "tmpfs", _NOSUID | _NODEV, f"size={job['disk']},nr_inodes=10000,mode=1777")
+    for path, target in job["shown"]:
+        _show(path, target, root)
+    for name in _DEVICES:
+        _show(f"/dev/{name}", "", root)
+    for name, target in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
+        os.symlink(f"/proc/self/fd{target}", f"{root}/dev/{name}")
+    os.mkdir(f"{root}/proc")
     try:
-        _mount("proc", "/proc", "proc", _NOSUID | _NODEV)
-    except OSError:  # a container that hides parts of it
-        _mount("tmpfs", "/proc", "tmpfs", _NOSUID | _NODEV, "size=4k")
-    _set_attributes("/", add=read_only | _NOSUID, recursive=True)
-    for folder in writable:
+        _mount("proc", f"{root}/proc", "proc", _NOSUID | _NODEV)
+    except OSError:  # a container that hides parts of it: then there is none
+        _mount("tmpfs", f"{root}/proc", "tmpfs", _NOSUID | _NODEV, "size=4k")
+    _set_attributes(root, add=read_only | _NOSUID, recursive=True)
+    for folder in folders:
         _set_attributes(folder, remove=read_only)
+    os.chdir(root)
+    _call("pivot_root", b".", b".")  # the old root is now on top of the new one
+    _call("umount2", b".", _DETACH)
+
+
+def _show(path: str, target: str, root: str) -> None:
+    """Puts a path of ours at the same place in the new root; with a target it is a link to that."""
+    place = root + path
+    os.makedirs(os.path.dirname(place), exist_ok=True)
+    if target:
+        os.symlink(target, place)
+        return
+    if os.path.isdir(path):
+        os.makedirs(place, exist_ok=True)
+    else:
+        os.close(os.open(place, os.O_CREAT | os.O_WRONLY, 0o644))
+    _mount(path, place, None, _BIND | _REC)
 
 
 # --- running and watching ----------------------------------------------------------------------
 
 
-def _start(job: dict[str, Any], uid: int, gid: int, processes: int) -> tuple[int, int]:
-    """The judge's pid and the pipe its report comes through."""
+def _start(job: dict[str, Any], others: int = 0) -> tuple[int, int]:
+    """The judge's pid and the pipe its report comes through. `others`: tasks that count towards its limit."""
+    _prctl(_DUMPABLE, 0)  # the judge may have our uid: it can neither read our memory nor open our files
     reading, writing = os.pipe()
+    token, token_in = os.pipe()
+    os.write(token_in, job["token"].encode())
+    os.close(token_in)
     pid = os.fork()
     if pid:
         os.close(writing)
+        os.close(token)
         return pid, reading
     try:
-        _run_judge(job, uid, gid, processes, writing)
+        _run_judge(job, writing, token, others)
     except BaseException as error:
         os.write(writing, f"setup: {error!r}"[:300].encode())
     os._exit(1)
 
 
-def _run_judge(job: dict[str, Any], uid: int, gid: int, processes: int, report: int) -> NoReturn:
+def _run_judge(job: dict[str, Any], report: int, token: int, others: int) -> NoReturn:
     os.setsid()
     os.chdir(job["work"])
-    os.lseek(0, 0, os.SEEK_SET)
+    os.lseek(0, job["start"], os.SEEK_SET)
     nowhere = os.open(os.devnull, os.O_RDWR)
-    for number, source in ((3, os.dup(report)), (1, nowhere), (2, nowhere)):  # nothing above 3 is inherited
+    report, token = os.dup(report), os.dup(token)  # now both are above 4
+    for number, source in ((3, report), (4, token), (1, nowhere), (2, nowhere)):
         os.dup2(source, number)
-    seconds = int(job["seconds"]) + 1
+    seconds, processes = int(job["seconds"]) + 1, job["processes"] + others
     limits = {
         "RLIMIT_CPU": (seconds, seconds + 1),  # SIGXCPU first, then SIGKILL
         "RLIMIT_AS": (job["memory"], job["memory"]),
@@ -182,11 +196,23 @@ def _run_judge(job: dict[str, Any], uid: int, gid: int, processes: int, report: 
     for name, limit in limits.items():
         with suppress(ValueError, OSError):  # a lower limit is in force, or the system does not have this one
             resource.setrlimit(getattr(resource, name), limit)
-    _become(uid, gid)
+    _become(job["uid"], job["gid"])
     _prctl(_NO_NEW_PRIVS, 1)
     _prctl(_PDEATHSIG, signal.SIGKILL)
-    os.closerange(4, 4096)
+    os.closerange(5, 1 << 20)  # nothing above 4 is inherited
+    _filter_calls(bytes.fromhex(job["filter"]))
     os.execve(job["python"], [job["python"], "-I", "-c", job["judge"]], _environment(job))
+
+
+def _filter_calls(instructions: bytes) -> None:
+    """From here on the kernel refuses system calls, in this process and all that it starts (see `_filter.py`)."""
+
+    class Filter(ctypes.Structure):
+        _fields_ = [("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p)]
+
+    if instructions:
+        filter_mode, wanted = 2, Filter(len(instructions) // 8, instructions)
+        _call("prctl", _SECCOMP, ctypes.c_ulong(filter_mode), ctypes.byref(wanted))
 
 
 def _environment(job: dict[str, Any]) -> dict[str, str]:
@@ -196,7 +222,6 @@ def _environment(job: dict[str, Any]) -> dict[str, str]:
         "HOME": work,
         "TMPDIR": work,
         "LANG": "C.UTF-8",
-        "LD_LIBRARY_PATH": f"{job['python_folder']}/lib" if job["library"] else "",
         "MALLOC_ARENA_MAX": "1",  # a thread does not take 64 MB of address space
         "OMP_NUM_THREADS": "1",  # NumPy would start one per core, and exceed the limits where there are many
         "PYTHONDONTWRITEBYTECODE": "1",
@@ -257,14 +282,13 @@ def _sweep(judge: int, uid: int, own: bool) -> None:
 
 
 def _inside_namespaces(job: dict[str, Any]) -> None:
-    uid, gid, _ = _identity()
     _unshare()
     pid = os.fork()
     if pid == 0:
         try:
             _prctl(_PDEATHSIG, signal.SIGKILL)
-            _furnish(job, uid, gid)
-            _write(_watch(*_start(job, uid, gid, job["processes"]), job["seconds"]))
+            _furnish(job)
+            _inside_bubblewrap(job)
         except BaseException as error:
             _write({"end": "setup", "report": repr(error)[:300]})
         finally:
@@ -272,14 +296,18 @@ def _inside_namespaces(job: dict[str, Any]) -> None:
     os.waitpid(pid, 0)
 
 
+def _inside_bubblewrap(job: dict[str, Any]) -> None:
+    """This process is init: bubblewrap has done the rest."""
+    _write(_watch(*_start(job), job["seconds"]))
+
+
 def _inside_a_process(job: dict[str, Any]) -> None:
-    uid, gid, own = _identity()
+    uid, gid = job["uid"], job["gid"]
     os.chown(job["work"], uid, gid)
     _prctl(_SUBREAPER, 1)
-    others = 0 if os.geteuid() == 0 else _tasks(uid)
-    judge, report = _start(job, uid, gid, job["processes"] + others)
+    judge, report = _start(job, others=0 if os.geteuid() == 0 else _tasks(uid))
     outcome = _watch(judge, report, job["seconds"])
-    _sweep(judge, uid, own)
+    _sweep(judge, uid, job["own_uid"])
     _write(outcome)
 
 
@@ -287,14 +315,17 @@ def _write(outcome: dict[str, str]) -> None:
     os.write(1, json.dumps(outcome).encode())
 
 
+_INSIDE = {"bubblewrap": _inside_bubblewrap, "namespaces": _inside_namespaces, "process": _inside_a_process}
+
+
 def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # only signals that Python handles would reach init from inside
     with open(0, "rb", closefd=False) as file:
-        job = json.load(file)
+        line = file.readline()
+    job = json.loads(line)
+    job["start"] = len(line)  # of what the judge reads
     try:
-        if job["level"] == "namespaces":
-            _inside_namespaces(job)
-        else:
-            _inside_a_process(job)
+        _INSIDE[job["level"]](job)
     except OSError as error:
         _write({"end": "setup", "report": repr(error)[:300]})
 

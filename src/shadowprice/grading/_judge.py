@@ -1,8 +1,9 @@
 """Loads a candidate program, runs its tests on it, and reports. Runs alone, inside the box.
 
-The token is written only after the last test: a program that exits early, in any way, never passes.
-The program shares the interpreter with this code, so one that searches the stack frames for the token
-can find it; nothing here prevents that.
+The token that stands for a pass is written only after the last test: a program that exits early, in any
+way, never passes. It is not in this process before that, so searching memory and stack frames finds
+nothing. But the program shares the interpreter with this code: one that knows how this file works can do
+what it does.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ from typing import Any
 
 
 def _forbid(work: str) -> None:
-    """The weaker measure where the kernel grants no namespaces: an audit hook, so that Python itself refuses.
+    """Instead of a sandbox, at the level process: an audit hook, so that Python itself refuses.
 
-    No sockets, no other programs, no foreign code, no reading of other processes, no writing outside the
-    folder. It does not hold C code.
+    No sockets, no other programs, no foreign code, no reading of other processes nor signals to them, no
+    writing outside the folder. It stops accidents: there are ways around it.
     """
-    refused = ("socket.", "ctypes.", "subprocess.", "os.system", "os.exec", "os.posix_spawn", "os.spawn")
+    refused = ("socket.", "ctypes.", "subprocess.", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.killpg")
     folders = ("os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.link", "os.symlink", "shutil.")
     files = ("os.truncate", "os.chmod", "os.chown", "os.utime")
     within = work + os.sep
     writing = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-    real, decode = os.path.realpath, os.fsdecode
+    real, decode, session, session_of = os.path.realpath, os.fsdecode, os.getsid(0), os.getsid
 
     def inside(path: Any) -> bool:
         return not isinstance(path, str | bytes) or (real(decode(path)) + os.sep).startswith(within)
@@ -36,6 +37,8 @@ def _forbid(work: str) -> None:
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         if event.startswith(refused):
             raise PermissionError(f"{event} is not allowed here")
+        if event == "os.kill" and (arguments[0] <= 0 or session_of(arguments[0]) != session):
+            raise PermissionError(f"process {arguments[0]} is not one of this program")  # -1 is every process
         if event == "open":
             path, mode, flags = arguments
             opened_to_write = any(c in mode for c in "wax+") if isinstance(mode, str) else flags & writing
@@ -51,11 +54,10 @@ def _forbid(work: str) -> None:
     sys.addaudithook(hook)
 
 
-def _use(*folders: str) -> None:
+def _use(folder: str) -> None:
     """Packages of an environment replace the interpreter's own, which may be of other versions."""
-    readable = [folder for folder in folders if os.access(folder, os.R_OK | os.X_OK)]
-    if readable:
-        sys.path[:] = [p for p in sys.path if os.path.basename(p) not in ("site-packages", "dist-packages")] + readable
+    if os.access(folder, os.R_OK | os.X_OK):
+        sys.path[:] = [p for p in sys.path if os.path.basename(p) not in ("site-packages", "dist-packages")] + [folder]
 
 
 def _import_ahead(tests: str) -> None:
@@ -92,13 +94,13 @@ def main() -> None:
     os.close(nothing)
     # Local names for what is needed after the program ran: it may replace the global ones.
     run: Callable[..., None] = exec
-    write, leave, describe, token, entry = os.write, os._exit, _description, job["token"].encode(), job["entry_point"]
+    read, write, leave, describe, entry = os.read, os.write, os._exit, _description, job["entry_point"]
     tests = compile(job["tests"], "<tests>", "exec", dont_inherit=True)
     module = types.ModuleType("candidate")  # not __main__: code under `if __name__ == "__main__"` does not run
     sys.modules["candidate"] = module
     if job["packages"]:
-        _use(job["packages_folder"], job["packages"])
-    if job["level"] != "namespaces":
+        _use(job["packages"])
+    if job["level"] == "process":
         _import_ahead(job["tests"])
         _forbid(os.path.realpath(job["work"]))
     programs = job.pop("programs")
@@ -111,7 +113,7 @@ def main() -> None:
         run(tests, names)
         if entry:
             names["check"](module.__dict__[entry])
-        verdict = token
+        verdict = read(4, 100)
     except BaseException as error:
         verdict = describe(error).encode(errors="replace")
     write(3, verdict)

@@ -138,8 +138,8 @@ class Quadratic(ThresholdCurve):
         )
 
     def shape(self, past: Array | float) -> Array:
-        share = past / self.width
-        return 4 * self.height * np.maximum(share * (1 - share), 0.0)
+        share: Array = np.minimum(past / self.width, 1.0)  # beyond it the product may overflow
+        return 4 * self.height * share * (1 - share)
 
     def slope(self, past: Array | float) -> Array:
         share = past / self.width

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from shadowprice.accounts.view import LEDGER, whole_answers
 from shadowprice.report.plot import Plot, page_figure
 from shadowprice.report.render import definitions, render
 from shadowprice.report.run_data import OUTCOMES, RunData, read_run
+from shadowprice.report.shown import Shown, shown
 from shadowprice.report.style import BLUE, MUTED
 from shadowprice.report.waterfall import waterfall
 
@@ -22,10 +24,12 @@ _MAX_POINTS = 400
 
 def run_report(folder: Path) -> str:
     """One self-contained HTML page. The folder is only read, whatever state the run is in."""
-    return run_page(read_run(folder))
+    run = read_run(folder)
+    with whole_answers(folder) as answer:
+        return run_page(run, shown(run.requests, run.asked, answer))
 
 
-def run_page(run: RunData) -> str:
+def run_page(run: RunData, requests: Shown) -> str:
     attempts = "chunks" if run.metered else "attempts"
     clearings = [{**each, "number": number} for number, each in enumerate(run.clearings, start=1)]
     priced = [(each["number"], each["price"]) for each in clearings if each.get("price")]
@@ -41,6 +45,8 @@ def run_page(run: RunData) -> str:
         name=run.folder.resolve().name,
         unit=unit,
         spent_of_budget=f"{_plain(run, run.spent)} of {run.show(run.budget)}",
+        shown=requests,
+        everything=_everything(run),
         attempts=attempts,
         facts=_facts(run),
         clearings=clearings,
@@ -54,6 +60,11 @@ def run_page(run: RunData) -> str:
 def _plain(run: RunData, units: float) -> str:
     """An amount where the unit is given beside it: `1,234` or `$0.0123`."""
     return run.show(units) if run.rates.money else f"{units:,.0f}"
+
+
+def _everything(run: RunData) -> list[str]:
+    """Where the results are that a page has no room for."""
+    return [path for path in run.files.values() if path] or [str(run.folder / LEDGER)]
 
 
 def _facts(run: RunData) -> list[tuple[str, str]]:

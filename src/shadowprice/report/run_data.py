@@ -10,11 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from shadowprice.accounts.view import Account, Attempt, RequestView, is_estimate, read_account
+from shadowprice.accounts.view import REQUESTS, Account, Attempt, RequestView, is_estimate, read_account
 from shadowprice.cost import Rates, show
+from shadowprice.formats.asked import Asked, read_asked
 from shadowprice.formats.results import DECLINED
 from shadowprice.report.labels import Variant
+from shadowprice.report.uniform import Uniform, uniform
 from shadowprice.report.waterfall import Step
+from shadowprice.report.ways_out import way_out
 from shadowprice.types import Usage
 
 Record = dict[str, Any]
@@ -45,15 +48,19 @@ class RunData:
     clearings: Sequence[Mapping[str, Any]]  # budget, queries, admitted, granted, price, status
     clearing_starts: Sequence[int]  # attempts that had ended before each clearing
     requests: Sequence[Record]  # id, outcome, correct, why, forecast, chance, price, attempts, grant, cost, ...
+    asked: Mapping[str, Asked]  # the question and the correct answer, by id; {} in folders that do not keep them
     total: int | None  # requests of the run, where known
     outcomes: Counter[str]  # of `OUTCOMES`
     correct: int | None  # None: answers are not graded
-    failures: Sequence[Record]  # by cause, the most frequent first: count, code, message, requests
+    failures: Sequence[Record]  # by cause, the most frequent first: count, code, message, requests, way out
+    uniform: Uniform | None  # the same budget in equal shares; None until the run is done
     steps: Sequence[Step]
     teacher: Mapping[str, Any]  # a summary of the teacher's estimates, {} without a teacher
     stopped: str  # why nothing more was sent
     violations: Counter[str]  # what servers did against their limits, by requests
+    files: Mapping[str, str]  # where answers and errors were written: paths on the machine of the run
     settings: Sequence[tuple[str, Any]]
+    sandboxes: Sequence[str]  # levels that programs in answers were run at
 
     @property
     def answered(self) -> int:
@@ -73,6 +80,8 @@ def read_run(folder: Path) -> RunData:
     done = account.done and not any(view.in_flight for view in views)
     requests = [_request(account, view, done) for view in views]
     graded = bool(asked.get("gold")) or any(view.correct is not None for view in views)
+    questions = dict(read_asked(folder / REQUESTS))
+    stopped = str(account.summary.get("stopped") or "") if done else ""
     policy = Variant.of(asked).label("metered" if account.metered else None) if asked.get("policy") else ""
     return RunData(
         folder=folder,
@@ -92,15 +101,19 @@ def read_run(folder: Path) -> RunData:
         clearings=account.rounds,
         clearing_starts=account.starts,
         requests=requests,
+        asked=questions,
         total=_total(account),
         outcomes=Counter(row["outcome"] for row in requests),
         correct=sum(view.correct is True for view in views) if graded else None,
         failures=_failures(view for view, row in zip(views, requests, strict=True) if row["outcome"] == "failed"),
+        uniform=uniform(account, questions, graded=graded) if done and not stopped else None,
         steps=_steps(account, graded),
         teacher=account.manifest.get("teacher") or {},
-        stopped=str(account.summary.get("stopped") or "") if done else "",
+        stopped=stopped,
         violations=Counter(flag for view in views for flag in view.flags),
+        files=account.manifest.get("files") or {},
         settings=_settings(account, asked),
+        sandboxes=account.manifest.get("sandboxes") or (),
     )
 
 
@@ -125,6 +138,7 @@ def _settings(account: Account, asked: Mapping[str, Any]) -> list[tuple[str, Any
             for name, value in asked.items()
             if name != "rates"
         ),
+        ("programs ran in", ", ".join(account.manifest.get("sandboxes") or ())),
         ("shadowprice", account.manifest.get("shadowprice")),
     ]
 
@@ -149,7 +163,7 @@ def _request(account: Account, view: RequestView, done: bool) -> Record:
         "cost": view.cost if view.attempts else None,
         "generated": view.usage.output if money and view.attempts else None,
         "read": view.usage.input + view.usage.cached if money and view.attempts else None,
-        "answer": view.text,
+        "tokens": view.usage.output,
     }
 
 
@@ -214,14 +228,16 @@ _PARTICULAR = re.compile(r"'[^']*'?|\"[^\"]*\"?|\d+")
 
 
 def _failures(views: Iterable[RequestView]) -> list[Record]:
-    """Failures by cause: the same code, and the same message but for its numbers and what it quotes."""
+    """Failures by cause: as the backend names it, or the same message but for its numbers and what it quotes."""
     causes: dict[tuple[str, str], Record] = {}
     for view in views:
         if view.failure is None:
             continue
         code, message = view.failure.code, view.failure.message
+        kind = str(view.failure.details.get("cause") or _PARTICULAR.sub("", message))
         cause = causes.setdefault(
-            (code, _PARTICULAR.sub("", message)), {"count": 0, "code": code, "message": message, "ids": []}
+            (code, kind),
+            {"count": 0, "code": code, "message": message, "way_out": way_out(code, message), "ids": []},
         )
         cause["count"] += 1
         cause["ids"].append(view.id)
@@ -230,7 +246,9 @@ def _failures(views: Iterable[RequestView]) -> list[Record]:
     found = [{**cause, "requests": _some(cause["ids"])} for cause in listed[:_MOST_CAUSES]]
     if rest:
         count = sum(cause["count"] for cause in rest)
-        found.append({"count": count, "code": "others", "message": f"{len(rest):,} other causes", "requests": ""})
+        found.append(
+            {"count": count, "code": "others", "message": f"{len(rest):,} other causes", "requests": "", "way_out": ""}
+        )
     return found
 
 

@@ -1,7 +1,12 @@
 "use strict";
 for (const box of document.querySelectorAll(".records")) {
-  const body = box.querySelector("tbody");
-  const rows = [...body.rows].map((row) => ({ row, text: row.textContent.toLowerCase() }));
+  // A record is a row or, in a table of class `each`, a body whose first row has the figures.
+  const each = box.classList.contains("each");
+  const noun = each ? "requests" : "rows";
+  const body = box.querySelector(each ? "table" : "tbody");
+  const records = each ? [...body.tBodies] : [...body.rows];
+  const rows = records.map((row) => ({ row, text: row.textContent.toLowerCase() }));
+  const cells = (row) => (each ? row.rows[0].cells : row.cells);
   const search = box.querySelector("input");
   const choices = [...box.querySelectorAll("select")];
   const count = box.querySelector("output");
@@ -12,16 +17,16 @@ for (const box of document.querySelectorAll(".records")) {
     for (const { row, text } of rows) {
       const fits =
         words.every((word) => text.includes(word)) &&
-        choices.every((choice) => !choice.value || row.cells[choice.dataset.column].textContent === choice.value);
+        choices.every((choice) => !choice.value || cells(row)[choice.dataset.column].textContent === choice.value);
       row.hidden = !fits;
       shown += fits;
     }
     const all = rows.length.toLocaleString("en");
-    count.textContent = shown === rows.length ? `${all} rows` : `${shown.toLocaleString("en")} of ${all} rows`;
+    count.textContent = shown === rows.length ? `${all} ${noun}` : `${shown.toLocaleString("en")} of ${all} ${noun}`;
   }
 
   function value(row, column) {
-    const cell = row.cells[column];
+    const cell = cells(row)[column];
     return cell.dataset.value === undefined ? cell.textContent : Number(cell.dataset.value);
   }
 

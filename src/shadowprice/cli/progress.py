@@ -1,0 +1,142 @@
+"""The progress of a run in words: what was spent, what became of the requests, and how long the rest will take."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from shadowprice.cost import Rates, show_spent
+
+if TYPE_CHECKING:
+    from shadowprice.engine.executor import Progress
+
+_WINDOW = 120.0  # seconds that speeds are measured over
+_BAR = 40  # columns
+_ENDED = ("finished", "landed", "truncated", "declined", "failed")
+
+
+@dataclass
+class Meter:
+    """What a run has done, and how fast. `update` is called when something happens, the rest whenever it is shown."""
+
+    requests: int
+    rates: Rates
+    clock: Callable[[], float] = time.monotonic
+    progress: Progress | None = None
+    _began: float = field(init=False)
+    _seen: deque[tuple[float, int, int, int]] = field(default_factory=deque)  # time, spent, tokens, ended
+
+    def __post_init__(self) -> None:
+        self._began = self.clock()
+
+    def update(self, progress: Progress) -> None:
+        """What an earlier execution did is not counted as speed: the first state is the one to start from."""
+        self.progress = progress
+        now = self.clock(), progress.spent, self._tokens(progress), self._ended(progress)
+        if not self._seen or now[1:] != self._seen[-1][1:]:
+            self._seen.append(now)
+        while len(self._seen) > 2 and self._seen[1][0] < now[0] - _WINDOW:
+            self._seen.popleft()
+
+    @property
+    def elapsed(self) -> float:
+        return self.clock() - self._began
+
+    @property
+    def share(self) -> float:
+        """Of the budget or of the requests, whichever is nearer to its end."""
+        if self.progress is None:
+            return 0.0
+        spent = self.progress.spent / self.progress.budget if self.progress.budget else 0.0
+        return min(1.0, max(spent, self._ended(self.progress) / max(1, self.requests)))
+
+    def speed(self, kind: int) -> float:
+        """Per second: units spent (1), tokens (2) or requests that have ended (3)."""
+        if not self._seen:
+            return 0.0
+        first, last = self._seen[0], self._seen[-1]
+        return (last[kind] - first[kind]) / max(1e-9, self.clock() - first[0])
+
+    @property
+    def left(self) -> float | None:
+        """Seconds until the budget is spent or the requests have ended, whichever is first; None: unknown."""
+        if self.progress is None:
+            return None
+        units, requests = self.progress.budget - self.progress.spent, self.requests - self._ended(self.progress)
+        ways = [(units, self.speed(1)), (requests, self.speed(3))]
+        return min((max(0, amount) / speed for amount, speed in ways if speed > 0), default=None)
+
+    # --- words -----------------------------------------------------------------------------------
+
+    def lines(self, stage: str = "") -> list[str]:
+        """For a terminal: a bar, the budget, the requests, and what is waited for."""
+        if self.progress is None:
+            return [f"{stage or self._preparing()}, {_span(self.elapsed)}"]
+        filled, empty = "█░" if _can_print("█░") else "#-"
+        done = round(_BAR * self.share)
+        bar = filled * done + empty * (_BAR - done)
+        lines = [
+            f"{100 * self.share:3.0f}% {bar}  {_span(self.elapsed)}{self._left()}",
+            f"     {self._budget()}",
+            f"     {self._outcomes()}; {self.progress.running:,} in flight",
+        ]
+        waiting = getattr(self.progress, "waiting", "")
+        return [*lines, f"     waiting: {waiting}"] if waiting else lines
+
+    def line(self) -> str:
+        """The same on one line, for a log."""
+        if self.progress is None:
+            return f"{self._preparing()}, {_span(self.elapsed)}"
+        waiting = getattr(self.progress, "waiting", "")
+        return (
+            f"{100 * self.share:.0f}%, {_span(self.elapsed)}{self._left()}: {self._outcomes()}, "
+            f"{self.progress.running:,} in flight; {self._budget()}" + (f"; waiting: {waiting}" if waiting else "")
+        )
+
+    def _preparing(self) -> str:
+        return f"forecasting {self.requests:,} request{'' if self.requests == 1 else 's'}"
+
+    def _left(self) -> str:
+        return "" if self.left is None else f", about {_span(self.left)} left"
+
+    def _budget(self) -> str:
+        assert self.progress is not None
+        price = f"; price {self.progress.price:.3g}" if self.progress.price is not None else ""
+        unit = " tokens" if self.rates.money else ""
+        spent = show_spent(self.progress.spent, self.progress.budget, self.rates)
+        return f"{spent} spent, {self.speed(2):,.0f}{unit} per second{price}"
+
+    def _outcomes(self) -> str:
+        assert self.progress is not None
+        found = self.progress.outcomes
+        answered = found["finished"] + found["landed"]
+        return (
+            f"{answered:,} of {self.requests:,} answered, {found['truncated']:,} cut, "
+            f"{found['declined']:,} declined, {found['failed']:,} failed"
+        )
+
+    def _tokens(self, progress: Progress) -> int:
+        return progress.tokens if self.rates.money else progress.spent
+
+    def _ended(self, progress: Progress) -> int:
+        return sum(progress.outcomes[name] for name in _ENDED)
+
+
+def _span(seconds: float) -> str:
+    """0:42, 12:05 or 3:04:05."""
+    whole = int(seconds + 0.5)
+    if whole < 3600:
+        return f"{whole // 60}:{whole % 60:02d}"
+    return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
+
+
+def _can_print(text: str) -> bool:
+    try:
+        text.encode(getattr(sys.stderr, "encoding", None) or "ascii")
+    except UnicodeEncodeError:
+        return False
+    return True

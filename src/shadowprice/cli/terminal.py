@@ -1,0 +1,144 @@
+"""Text on a terminal: without control characters, and with lines at the bottom that are drawn again every second."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import sys
+import threading
+import time
+import unicodedata
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from typing import IO, Any, cast
+
+# Escape sequences move the cursor, rename the window and worse; marks of direction turn words around.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+def clean(text: str) -> str:
+    """The text with control characters spelled out: `\\x1b`. Tabs and line ends stay."""
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+class _Cleaned:
+    """A stream that cleans what is written to it; everything else is the stream's own."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self.raw = stream
+
+    def write(self, text: str) -> int:
+        return self.raw.write(clean(text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.raw, name)
+
+
+@contextmanager
+def cleaned_streams() -> Iterator[None]:
+    """Whatever is printed inside is cleaned: names of models, ids of requests, what servers say."""
+    out, err = ((stream and cast(IO[str], _Cleaned(stream))) for stream in (sys.stdout, sys.stderr))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a name that the terminal cannot show must not be an error
+            stream.reconfigure(errors="backslashreplace")
+    with redirect_stdout(out), redirect_stderr(err):
+        yield
+
+
+def raw(stream: IO[str]) -> IO[str]:
+    """The stream itself, for those who move the cursor on purpose."""
+    return stream.raw if isinstance(stream, _Cleaned) else stream
+
+
+def can_redraw(stream: IO[str] | None) -> bool:
+    return stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def fitted(line: str, width: int) -> str:
+    """The line, cut to `width` columns."""
+    used = 0
+    for place, character in enumerate(line):
+        used += 0 if unicodedata.combining(character) else 2 if unicodedata.east_asian_width(character) in "WF" else 1
+        if used > width:
+            return line[: max(0, place - 1)] + "…"
+    return line
+
+
+class Screen:
+    """Lines at the bottom of a terminal. `lines` is asked for them every second, and when `redraw` is called.
+
+    What others print meanwhile has to go through `say`, which puts it above the lines.
+    """
+
+    def __init__(self, lines: Callable[[], list[str]], stream: IO[str], *, every: float = 1.0) -> None:
+        self._lines, self._stream, self._every = lines, raw(stream), every
+        self._drawn, self._at = 0, 0.0
+        self._lock, self._closed = threading.RLock(), threading.Event()
+        self._thread = threading.Thread(target=self._tick, name="progress", daemon=True)
+        self._thread.start()
+
+    def redraw(self, *, least: float = 0.1) -> None:
+        """Draws the lines unless that was done in the last `least` seconds."""
+        with self._lock:
+            if time.monotonic() - self._at >= least and not self._closed.is_set():
+                self._write("")
+
+    def say(self, text: str) -> None:
+        with self._lock:
+            self._write(clean(text).rstrip("\n") + "\n")
+
+    def close(self) -> None:
+        """Removes the lines."""
+        self._closed.set()
+        with self._lock:
+            self._stream.write(self._start())
+            self._stream.flush()
+            self._drawn = 0
+        self._thread.join(timeout=2)
+
+    def _tick(self) -> None:
+        while not self._closed.wait(self._every):
+            self.redraw(least=0.0)
+
+    def _start(self) -> str:
+        """Back to the first line, and everything from there removed."""
+        return "\r" + (f"\x1b[{self._drawn - 1}A" if self._drawn > 1 else "") + "\x1b[J"
+
+    def _write(self, above: str) -> None:
+        width = _width(self._stream) - 1  # the last column makes some terminals begin a new line
+        lines = [fitted(clean(line), width) for line in self._lines()]
+        self._stream.write(f"{self._start()}{above}" + "\n".join(lines))
+        self._stream.flush()
+        self._drawn, self._at = len(lines), time.monotonic()
+
+
+_screen: Screen | None = None
+
+
+@contextmanager
+def screen(lines: Callable[[], list[str]]) -> Iterator[Screen]:
+    """Lines on standard error for as long as the context lasts."""
+    global _screen
+    _screen = made = Screen(lines, sys.stderr)
+    try:
+        made.redraw()
+        yield made
+    finally:
+        _screen = None
+        made.close()
+
+
+def say(text: str) -> None:
+    """Prints a line to standard error, above what is drawn there."""
+    if _screen is not None:
+        _screen.say(text)
+    elif sys.stderr is not None:
+        print(clean(text), file=sys.stderr, flush=True)
+
+
+def _width(stream: IO[str]) -> int:
+    try:
+        return max(20, os.get_terminal_size(stream.fileno()).columns or 80)
+    except (OSError, ValueError):
+        return 80

@@ -1,0 +1,39 @@
+"""What was asked: the question and the correct answer of every request, as a run folder keeps them for reports."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import orjson
+
+from shadowprice.errors import InputError
+from shadowprice.formats.jsonl import read_objects
+from shadowprice.formats.questions import Gold
+from shadowprice.types import Request
+
+
+class Asked(NamedTuple):
+    """The text of a request, and its correct answer; empty where that is unknown."""
+
+    question: str = ""
+    gold: str = ""
+
+
+def asked_lines(requests: Iterable[Request], gold: Gold | None = None) -> Iterator[bytes]:
+    """A line `{custom_id, question, gold, grader}` per request, the last two only where they are known."""
+    for request in requests:
+        record = {"custom_id": request.id, "question": request.text.encode(errors="replace").decode()}
+        if gold and request.id in gold:
+            record["gold"], record["grader"] = gold[request.id]
+        yield orjson.dumps(record) + b"\n"
+
+
+def read_asked(path: str | os.PathLike[str]) -> Iterator[tuple[str, Asked]]:
+    """By request, in order; ends where the file is missing or damaged, since it is only there to be shown."""
+    try:
+        for _, line in read_objects(path):
+            yield str(line["custom_id"]), Asked(str(line.get("question") or ""), str(line.get("gold") or ""))
+    except (OSError, InputError, KeyError):
+        return
