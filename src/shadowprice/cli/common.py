@@ -84,8 +84,9 @@ def outputs(options: argparse.Namespace, kind: str) -> tuple[str, str]:
     out = options.out or f"{name}.{kind}.jsonl"
     errors = options.errors or f"{name if out == '-' else _stem(out)}.declined.jsonl"
     refuse_same_file(input=options.file, out=out, errors=errors, forecast=options.forecast)
-    refuse_existing(options, out, errors)
-    for path in (out, errors):
+    written = [out, errors, getattr(options, "csv", None) or "-"]
+    refuse_existing(options, *written)
+    for path in written:
         if path != "-":
             check_writable(path)
     return out, errors

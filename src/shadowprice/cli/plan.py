@@ -84,7 +84,9 @@ def _check(budget: str, policy: str, chosen: dict[str, Any]) -> None:
     from shadowprice.market import check_policy
 
     if budget.strip().startswith("$"):
-        raise InputError(f"budget {budget!r}: a plan counts tokens", fix="write it as 200k; run takes money and --rates")
+        raise InputError(
+            f"budget {budget!r}: a plan counts tokens", fix="write it as 200k; run takes money and --rates"
+        )
     parse_budget(budget, 1)
     check_policy(policy, chosen)
 
