@@ -187,7 +187,7 @@ class TestOutputs:
     @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
     def test_a_full_disk_names_the_file(self, capsys):
         said = self.refused(capsys, "plan", write("q.txt", "Why?\n"), "--budget", 900, "--out", "/dev/full", "--quiet")
-        assert "/dev/full: cannot be written: No space left on device" in said
+        assert "/dev/full: cannot be written: no space left" in said
 
 
 class TestMistakes:

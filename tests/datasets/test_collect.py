@@ -44,7 +44,7 @@ def answers(text):
         await reply.head()
         await reply.piece(text)
         await reply.finish("stop")
-        await reply.usage(1)
+        await reply.usage(len(text) // 4 + 1)
         await reply.end()
 
     return behave
@@ -52,7 +52,7 @@ def answers(text):
 
 def collect(server, source, folder, *more):
     arguments = ["collect", source, "--out", folder / "traces.jsonl.gz", "--base-url", server.url, "--model", "m"]
-    return main([str(a) for a in [*arguments, "--max-tokens", 9, "--quiet", *more]])
+    return main([str(a) for a in [*arguments, "--max-tokens", 90, "--quiet", *more]])
 
 
 class TestCollect:

@@ -121,18 +121,21 @@ def read_entries(db: sqlite3.Connection) -> Iterator[Entry]:
         yield _entry(*values, has_line=answered)
 
 
-def find_result(db: sqlite3.Connection, request: str) -> bytes | None:
-    """The result of a request, without reading the rest."""
-    found = db.execute(f"SELECT result FROM journal WHERE request = ? AND {_ANSWERED}", (request,)).fetchone()
-    return found[0] if found else None
+def find_results(db: sqlite3.Connection) -> dict[str, int]:
+    """The number of the entry with the result of each request that has one."""
+    sql = f"SELECT request, id FROM journal WHERE result IS NOT NULL AND {_is('settle', 'record')}"
+    return dict(db.execute(sql).fetchall())
 
 
-def read_open_chunks(db: sqlite3.Connection) -> Iterator[tuple[str, bytes]]:
-    """The chunks of requests that have no result, with their requests, oldest first."""
-    answered = f"SELECT 1 FROM journal WHERE request = part.request AND {_ANSWERED}"
-    return db.execute(
-        f"SELECT request, result FROM journal AS part WHERE kind = 'chunk' AND NOT EXISTS ({answered}) ORDER BY id"
-    )
+def read_line(db: sqlite3.Connection, number: int) -> bytes:
+    """The result, chunk or note of an entry."""
+    (line,) = db.execute("SELECT result FROM journal WHERE id = ?", (number,)).fetchone()
+    return bytes(line)
+
+
+def read_chunks(db: sqlite3.Connection) -> Iterator[tuple[str, bytes]]:
+    """All chunks with their requests, oldest first."""
+    return db.execute("SELECT request, result FROM journal WHERE kind = 'chunk' ORDER BY id")
 
 
 def _entry(

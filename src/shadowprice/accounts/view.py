@@ -22,9 +22,10 @@ from shadowprice.accounts.journal import (
     Balances,
     OldJournal,
     check_tables,
-    find_result,
+    find_results,
     first_balances,
-    read_open_chunks,
+    read_chunks,
+    read_line,
     read_rows,
 )
 from shadowprice.accounts.mark import read_mark
@@ -179,14 +180,16 @@ def whole_answers(folder: Path) -> Iterator[Callable[[str], str]]:
         yield lambda request: ""
         return
     with _opened(folder / LEDGER) as db:
+        results = find_results(db)
         parts: dict[str, str] = {}
-        for request, line in read_open_chunks(db):
-            chunk, sample, _ = parse_chunk(line)
-            parts[request] = parts.get(request, "") + (chunk.text if sample == 0 else "")
+        for request, line in read_chunks(db):
+            if request not in results:
+                chunk, sample, _ = parse_chunk(line)
+                parts[request] = parts.get(request, "") + (chunk.text if sample == 0 else "")
 
         def find(request: str) -> str:
-            line = find_result(db, request)
-            return parts.get(request, "") if line is None else parse_result(line).text
+            number = results.get(request)
+            return parts.get(request, "") if number is None else parse_result(read_line(db, number)).text
 
         yield find
 

@@ -115,7 +115,7 @@ def failure(
 def _refusal(error: StatusError, body: Mapping[str, Any]) -> BackendError:
     status, said = error.status, line(error.reason or "no reason given")
     message, delay = f"{status}: {said}", _delay(error.headers)
-    code = next((code for code in error.codes if code.lower() not in said.lower()), "")
+    code = next((code for code in error.codes if code.lower() not in f"error {said}".lower()), "")
     cause = ": ".join(filter(None, (str(status), _stable(line(code)) if code else "", _stable(said))))
     unknown = None if error.generated else 0  # what nothing is charged for, as a rule
     if 300 <= status < 400:
