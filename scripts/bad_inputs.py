@@ -89,7 +89,7 @@ def printed(arguments: str, folder: str) -> tuple[int, str]:
         [sys.executable, "-m", "shadowprice", *arguments.split()],
         cwd=folder, env=environment, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL,
     )  # fmt: skip
-    return done.returncode, done.stderr.strip()
+    return done.returncode, re.sub(r"\d[\d,]* bytes free", "N bytes free", done.stderr.strip())
 
 
 def table() -> str:
