@@ -299,3 +299,23 @@ def test_killed_while_its_folder_is_made_a_run_can_be_started_or_resumed(
     assert not (run.folder / "run").exists()
     run.end()
     assert run.answers() == undisturbed
+
+
+def test_killed_and_without_its_log_a_run_goes_on_only_if_the_loss_is_accepted(starter, server, undisturbed, tmp_path):
+    budget = CAP * (2 * len(REQUESTS) + 2 * CONCURRENCY)
+    run = Run(tmp_path / "run", starter, server, budget, "uniform")
+    asked = len(server.requests)
+    run.start()
+    until(lambda: len(server.requests) > asked + 60)
+    starter.kill(signal.SIGKILL)
+    starter.wait()
+    (run.folder / "run" / "ledger.sqlite-wal").unlink()
+    asked = len(server.requests)
+    run.start()
+    assert starter.wait() == 2
+    (said,) = (run.folder / "log").read_text().splitlines()
+    assert "had been confirmed: the last " in said
+    assert len(server.requests) == asked
+    run.arguments.append("--accept-loss")
+    run.end()
+    assert run.answers() == undisturbed

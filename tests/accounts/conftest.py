@@ -48,7 +48,7 @@ def crash(path, folder) -> Path:
 
 def restart_the_machine(monkeypatch):
     """As far as the mark of a ledger can see."""
-    name = token_hex(8)
+    name = token_hex(18).encode()
     monkeypatch.setattr("shadowprice.accounts.mark.boot", lambda: name)
 
 

@@ -3,6 +3,7 @@
 One process writes and is killed; each test damages a copy of what it left. `truth` is what it was told.
 """
 
+import errno
 import os
 import random
 import shutil
@@ -17,7 +18,9 @@ import pytest
 
 from shadowprice.accounts.mark import MarkFile, read_mark
 from shadowprice.accounts.sqlite import Ledger
-from shadowprice.errors import LedgerError
+from shadowprice.accounts.view import read_account
+from shadowprice.errors import InputError, LedgerError
+from shadowprice.run_folder import RunFolder
 
 from .conftest import MEMORY, refused, restart_the_machine
 
@@ -222,7 +225,7 @@ class TestTheDatabase:
 
 
 class TestTheMark:
-    @pytest.mark.parametrize("content", [None, b"", b"x" * 1024, b"shadowprice-mark-1 7"])
+    @pytest.mark.parametrize("content", [None, b"", b"x" * 1024, b"spmark 1"])
     def test_without_it_nothing_can_be_said_and_accepting_that_charges_everything(self, left, killed, content):
         mark = Path(f"{left}.mark")
         mark.unlink() if content is None else mark.write_bytes(content)
@@ -231,7 +234,7 @@ class TestTheMark:
             assert ledger.available == 0
             assert killed.results.keys() == {name for name, _ in ledger.results()}
 
-    @pytest.mark.parametrize("at", [0, 20, 60, 200, 512, 540, 580, 700])
+    @pytest.mark.parametrize("at", [0, 9, 20, 60, 130, 512, 521, 580, 647])
     def test_a_flipped_bit_leaves_the_other_slot(self, left, killed, at):
         flip(Path(f"{left}.mark"), at)
         assert not check(left, killed)
@@ -325,3 +328,75 @@ def test_accepting_a_loss_can_be_interrupted(left, killed, monkeypatch, moment):
     check(left, killed)
     with Ledger.reopen(left, accept_loss=True) as ledger:
         assert ledger.available <= killed.available
+
+
+class TestARunFolder:
+    @pytest.fixture
+    def folder(self, tmp_path):
+        """A run that was killed and has lost its log."""
+        with RunFolder.create(tmp_path / "run", 100, {}).ledger as ledger:
+            ledger.settle(ledger.reserve("a", 20), 15)
+            ledger.reserve("b", 30)
+            shutil.copytree(tmp_path / "run", tmp_path / "killed")
+        (tmp_path / "killed" / "ledger.sqlite-wal").unlink()
+        return tmp_path / "killed"
+
+    def test_is_resumed_only_if_its_loss_is_accepted(self, folder):
+        with pytest.raises(LedgerError, match=r"ledger\.sqlite: the journal ends at entry 1, but 4 had been confirmed"):
+            RunFolder.open(folder, 100, {}, resume=True)
+        with RunFolder.open(folder, 100, {}, resume=True, accept_loss=True).ledger as ledger:
+            assert (ledger.available, ledger.lost) == (55, 45)
+            account = read_account(folder)
+            assert (account.spent, account.lost) == (45, 45)
+        RunFolder.open(folder, 100, {}, resume=True).ledger.close()
+
+    def test_is_not_shown_as_if_it_were_whole(self, folder):
+        with pytest.raises(
+            InputError, match=r"ends at entry 1, but 4 had .* \(--resume --accept-loss goes on"
+        ):
+            read_account(folder)
+
+    def test_that_is_new_has_no_loss_to_accept(self, tmp_path):
+        with pytest.raises(InputError, match="add --resume"):
+            RunFolder.open(tmp_path / "new", 100, {}, resume=False, accept_loss=True)
+        assert not (tmp_path / "new").exists()
+
+    def test_without_its_ledger_is_not_started_over(self, folder):
+        (folder / "ledger.sqlite").unlink()
+        with pytest.raises(LedgerError, match="no such ledger"):
+            RunFolder.open(folder, 100, {}, resume=True, accept_loss=True)
+
+
+def test_a_write_error_at_the_end_of_together_leaves_nothing_of_it(tmp_path):
+    path = tmp_path / "ledger.db"
+    with Ledger.create(path, 1000) as ledger:
+        first = ledger.reserve("a", 100)
+        ledger._store._db.execute("PRAGMA max_page_count = 1")
+
+        def act():
+            with ledger.together():
+                ledger.settle(first, 30, result=b"x" * 100_000)
+                ledger.reserve("b", 200)
+
+        with pytest.raises(LedgerError, match="no space left"):
+            act()
+        with pytest.raises(LedgerError, match="closed"):
+            ledger.reserve("c", 1)
+    with Ledger.reopen(path) as ledger:
+        assert [entry.kind for entry in ledger.entries()] == ["budget", "reserve", "orphan"]
+        assert (ledger.available, list(ledger.results())) == (900, [])
+
+
+def test_a_mark_that_cannot_be_written_closes_the_ledger_and_loses_nothing(tmp_path, monkeypatch):
+    path = tmp_path / "ledger.db"
+
+    def fails(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with Ledger.create(path, 1000) as ledger, monkeypatch.context() as patch:
+        first = ledger.reserve("a", 100)
+        patch.setattr("os.pwrite", fails)
+        with pytest.raises(LedgerError, match="no space left"):
+            ledger.settle(first, 30, result=b"answer")
+    with Ledger.reopen(path) as ledger:
+        assert (ledger.available, dict(ledger.results())) == (970, {"a": b"answer"})

@@ -11,13 +11,16 @@ import os
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from struct import Struct
 from typing import NamedTuple
 from zlib import crc32
 
 from shadowprice.accounts.lock import beside
 
-_SLOT = 512
-_NAME = "shadowprice-mark-1"
+_SLOT = 512  # bytes, most of them unused: a disk writes no less at once
+_NAME = b"spmark 1"
+_CONTENT = Struct("<8sQ36sQ16s16sQ16s16s")  # then its checksum
+_UNKNOWN = b" " * 36
 
 
 class Point(NamedTuple):
@@ -32,14 +35,14 @@ class Mark(NamedTuple):
     """`written` survives the end of the process, `durable` a power cut too."""
 
     number: int
-    boot: str  # of the machine
+    boot: bytes  # of the machine
     durable: Point
     written: Point
 
     @property
     def owed(self) -> Point:
         """The point that the journal must have reached; after a restart of the machine, the durable one."""
-        return self.written if self.boot == boot() != "unknown" else self.durable
+        return self.written if self.boot == boot() != _UNKNOWN else self.durable
 
 
 def read_mark(path: Path) -> Mark | None:
@@ -60,7 +63,7 @@ class MarkFile:
         """Replaces the mark of the ledger at `path`, durably."""
         place, new = beside(path, ".mark"), beside(path, ".mark.new")
         with open(new, "wb") as file:
-            file.write(_line(Mark(1, boot(), point, point)) + _line(Mark(2, boot(), point, point)))
+            file.write(b"".join(_packed(number, point, point).ljust(_SLOT, b"\0") for number in (2, 1)))
             file.flush()
             os.fsync(file.fileno())
         new.rename(place)
@@ -74,8 +77,8 @@ class MarkFile:
         if durable:
             self._durable = reached
         self._number += 1
-        line = _line(Mark(self._number, boot(), self._durable, reached))
-        os.pwrite(self._file, line, self._number % 2 * _SLOT)
+        slot = _packed(self._number, self._durable, reached)
+        os.pwrite(self._file, slot, self._number % 2 * _SLOT)
 
     def close(self, *, durable: bool) -> None:
         with suppress(OSError):  # the mark is as it was before: good enough
@@ -84,28 +87,29 @@ class MarkFile:
         os.close(self._file)
 
 
-def _line(mark: Mark) -> bytes:
-    number, boot, durable, (id, digest, committed) = mark
-    fields = f"{_NAME} {number} {boot} {durable[0]} {durable[1].hex()} {durable[2]} {id} {digest.hex()} {committed}"
-    return f"{fields} {crc32(fields.encode()):08x}".ljust(_SLOT - 1).encode() + b"\n"
+def _packed(number: int, durable: Point, written: Point) -> bytes:
+    points: list[int | bytes] = []
+    for id, digest, committed in (durable, written):
+        points += [id, digest, committed.to_bytes(16, "little")]  # sums are not limited to 64 bits
+    content = _CONTENT.pack(_NAME, number, boot(), *points)
+    return content + crc32(content).to_bytes(4, "little")
 
 
 def _parsed(slot: bytes) -> Mark | None:
-    try:
-        fields, checksum = slot.decode("ascii").rstrip().rsplit(" ", 1)
-        name, number, boot, id, digest, committed, last, latest, total = fields.split(" ")
-        if name != _NAME or int(checksum, 16) != crc32(fields.encode()):
-            return None
-        durable = Point(int(id), bytes.fromhex(digest), int(committed))
-        return Mark(int(number), boot, durable, Point(int(last), bytes.fromhex(latest), int(total)))
-    except ValueError:
+    content, checksum = slot[: _CONTENT.size], slot[_CONTENT.size : _CONTENT.size + 4]
+    if len(checksum) < 4 or crc32(content) != int.from_bytes(checksum, "little"):
         return None
+    name, number, boot, id, digest, committed, last, latest, total = _CONTENT.unpack(content)
+    if name != _NAME:
+        return None
+    durable = Point(id, digest, int.from_bytes(committed, "little"))
+    return Mark(number, boot, durable, Point(last, latest, int.from_bytes(total, "little")))
 
 
 @cache
-def boot() -> str:
+def boot() -> bytes:
     """Which start of the machine this is."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace(" ", "") or "unknown"
-    except (OSError, UnicodeDecodeError):
-        return "unknown"
+        return Path("/proc/sys/kernel/random/boot_id").read_bytes().strip()[:36].ljust(36)
+    except OSError:
+        return _UNKNOWN

@@ -31,8 +31,22 @@ true cost, and once nothing is reserved, `overspent` is the amount by which the 
 
 **Durability.** A killed process loses nothing that a method returned from. Before `reserve` returns, the disk has
 confirmed it. Settling does not wait for the disk each time (`shadowprice.accounts.stores` says when): a power cut can
-lose the latest settlements, which are then charged in full, never less. `Ledger.in_memory` has no file, and nothing
-survives it.
+lose the latest settlements, which are then charged in full, never less. A write that fails (a full disk) closes the
+ledger: nothing of that operation was acknowledged, and all before it is there when it is reopened. `Ledger.in_memory`
+has no file, and nothing survives it.
+
+**Damage.** Each row has a digest of everything in it and of the digest before it. A second file, the mark
+(`ledger.sqlite.mark`), has the number and digest of the latest row and what was committed by then: reserved or charged.
+It is written before a method returns. Opening checks all rows, and that the row of the mark is among them (after a
+restart of the machine: the latest row that had waited for the disk). So a killed run whose database, log (-wal) or mark
+was cut, changed, deleted or exchanged for an older one is refused, whatever SQLite makes of it; its index (-shm) is
+made anew. Not noticed: database, log and mark exchanged for older ones together, or forged together; and damage to the
+latest rows that comes together with a power cut or with damage to the mark.
+
+A damaged ledger is not changed by being refused. `accept_loss` goes on with the rows before the damage: open
+reservations are charged in full, and `loss` is what the mark says was committed beyond that; all that is left, if the
+mark is missing or contradicts the journal. The damaged files are kept, as `ledger.sqlite.damaged`. If not even the
+budget can be read, there is nothing to go on with.
 
 **One writer.** A second process, or a second `Ledger` in the same process, is refused at once; reading the file with
 other tools is always possible. A `Ledger` belongs to the thread that opened it (asyncio tasks of one loop are fine, no

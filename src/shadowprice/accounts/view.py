@@ -17,9 +17,10 @@ from typing import Any
 
 import orjson
 
-from shadowprice.accounts.damage import Watch
+from shadowprice.accounts.damage import Damaged, Watch
 from shadowprice.accounts.journal import (
     Balances,
+    Changed,
     OldJournal,
     check_tables,
     find_results,
@@ -163,6 +164,9 @@ def read_account(folder: Path) -> Account:
             lines.parse_notes()
         except OldJournal as error:
             raise InputError(f"{error}", path=folder / LEDGER) from None
+        except (Changed, Damaged) as error:
+            fix = "--resume --accept-loss goes on with what is valid"
+            raise InputError(f"not a valid ledger: {error}", path=folder / LEDGER, fix=fix) from None
         except (sqlite3.Error, LedgerError, ValueError, KeyError, TypeError, AttributeError) as error:
             problem = " ".join(str(error).split())
             raise InputError(f"not a valid ledger: {problem}", path=folder / LEDGER, fix="start a new run") from None
@@ -307,7 +311,7 @@ def _read_ledger(db: sqlite3.Connection, account: Account, lines: _Lines, watch:
     account.exposed, account.lost = balances.exposed, balances.lost
     problem = watch.problem()
     if problem is not None:
-        raise LedgerError(problem)
+        raise Damaged(problem)
 
 
 def _requests(

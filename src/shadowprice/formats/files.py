@@ -16,6 +16,7 @@ from typing import IO, TypeAlias
 
 from shadowprice.errors import InputError
 
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _LITTLE = 2**16  # bytes: with less, SQLite reports a disk that is full as an input/output error
 
 Target: TypeAlias = "str | os.PathLike[str] | IO[bytes]"
@@ -31,8 +32,22 @@ def replacing(targets: Sequence[Target]) -> Iterator[list[IO[bytes]]]:
     """Files to write to, which replace `targets` only if no error occurs.
 
     A target that cannot be replaced (an open stream, a pipe, a device) is written at the end, before the first file is
-    replaced. Links are followed, and an existing file keeps its mode.
+    replaced. Links are followed, and an existing file keeps its mode. A full disk is an InputError that names the file.
     """
+    try:
+        with _replacing(targets) as files:
+            yield files
+    except OSError as error:
+        names = [os.fspath(target) for target in targets if isinstance(target, str | os.PathLike)]
+        if error.errno not in _FULL or error.filename is not None or not names:
+            raise
+        fullest = min(names, key=_space)
+        problem = f"cannot be written: {write_problem(fullest, error)}"
+        raise InputError(problem, path=fullest, fix="make room, or choose another place") from None
+
+
+@contextmanager
+def _replacing(targets: Sequence[Target]) -> Iterator[list[IO[bytes]]]:
     with ExitStack() as stack:
         files: list[IO[bytes]] = []
         streams: list[tuple[IO[bytes], Target]] = []
@@ -123,16 +138,21 @@ def _unwritable(target: str, error: OSError) -> InputError:
 
 def write_problem(path: str | os.PathLike[str], error: Exception) -> str:
     """Why a file could not be written; of a full disk, how much space is left."""
-    full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+    full = getattr(error, "errno", None) in _FULL
     full |= getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
     uncertain = str(getattr(error, "sqlite_errorname", "")).startswith("SQLITE_IOERR")
     if full or uncertain:
         with suppress(OSError):
-            found = os.statvfs(os.path.dirname(os.path.realpath(path)))
-            left = found.f_bavail * found.f_frsize
+            left = _space(path)
             if full or left < _LITTLE:
                 return f"no space left: {left:,} bytes free on the device of {os.fspath(path)}"
     return " ".join(str(getattr(error, "strerror", None) or error).split())
+
+
+def _space(path: str | os.PathLike[str]) -> int:
+    """Bytes that can be written on its device."""
+    found = os.statvfs(os.path.dirname(os.path.realpath(path)))
+    return found.f_bavail * found.f_frsize
 
 
 def sync_folder(path: str | os.PathLike[str]) -> None:

@@ -46,6 +46,7 @@ from shadowprice.types import Forecast
 
 _AGES = 48  # at which a query may be left; they are spaced evenly in log tokens
 _EARLIEST = 3.2  # spreads below the median: no answer ends before
+_BLOCK = 4096  # queries at a time: their curves fit into the cache, those of all queries hardly into memory
 _LONGEST = 2.0**53  # tokens: every whole number up to it is a float
 
 Ints = NDArray[np.int64]
@@ -90,21 +91,32 @@ def schedule(forecast: Forecast, cap: ArrayLike, age: ArrayLike = 0, entry: Arra
     if np.any(now < 0) or np.any(np.isnan(most)):
         raise MarketError("ages must be >= 0 and caps must be numbers")
     rows = np.flatnonzero(now < most)
-    some = forecast.take(rows)
-    ages = _ages(some, now[rows], most[rows])
-    gained, alive = _chances(some, ages)
+    blocks = [rows[first : first + _BLOCK] for first in range(0, rows.size, _BLOCK)]
+    parts = [_chunks(forecast.take(some), some, now[some], most[some], to_enter[some]) for some in blocks]
+    if not parts:
+        none = np.zeros(0, dtype=np.int64)
+        return Schedule(none, none, none, np.zeros(0), np.zeros(0))
+    query, start, stop, index, cost = (np.concatenate(each) for each in zip(*parts, strict=True))
+    order = np.argsort(-index, kind="stable")
+    return Schedule(query[order], start[order], stop[order], index[order], cost[order])
+
+
+def _chunks(
+    forecast: Forecast, query: NDArray[np.intp], now: Array, most: Array, to_enter: Array
+) -> tuple[NDArray[np.intp], Ints, Ints, Array, Array]:
+    """The fields of a schedule for some of the queries, by query."""
+    ages = _ages(forecast, now, most)
+    gained, alive = _chances(forecast, ages)
     # C by the trapezoidal rule, from the present age on; every stop beyond it pays the entry as well.
     cost = np.zeros_like(ages)
     np.cumsum(np.diff(ages, axis=1) * (alive[:, 1:] + alive[:, :-1]) / 2, axis=1, out=cost[:, 1:])
-    cost[:, 1:] += (to_enter[rows] * alive[:, 0])[:, None]
+    cost[:, 1:] += (to_enter * alive[:, 0])[:, None]
     row, first, last, index = _majorant(gained, cost)
-    order = np.argsort(-index, kind="stable")
-    row, first, last = row[order], first[order], last[order]
-    return Schedule(
-        rows[row],
+    return (
+        query[row],
         ages[row, first].astype(np.int64),
         ages[row, last].astype(np.int64),
-        index[order],
+        index,
         (cost[row, last] - cost[row, first]) / alive[row, 0],
     )
 
