@@ -22,6 +22,8 @@ SLOW_FILES = (
     "accounts/test_any_sequence.py",
     "backends/test_contract.py",
     "backends/test_llamacpp.py",
+    "cli/test_bad_inputs.py",
+    "cli/test_guide.py",
     "cli/test_train.py",
     "engine/test_bulk.py",
     "engine/test_contract.py",

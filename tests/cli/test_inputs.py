@@ -204,7 +204,7 @@ class TestMistakes:
         assert "no option --max-token; " not in self.refused(capsys, "plan", "x", "--max-token", 5)  # short for it
         said = self.refused(capsys, "run", "x", "--budget", 5, "--local", "--acounting", "metered")
         assert "did you mean --accounting?" in said
-        assert "did you mean forecast?" in self.refused(capsys, "forcast", "x")
+        assert "did you mean forecast?" in self.refused(capsys, "forcast", "x", "--budget", 5)
         assert "what is y?" in self.refused(capsys, "plan", "x", "y", "--budget", 5)
 
     def test_the_input_given_as_the_model(self, capsys):
@@ -236,6 +236,17 @@ class TestMistakes:
         ):
             assert command("plan", path, "--budget", budget, "--force") == 2
             assert problem in capsys.readouterr().err
+
+    def test_without_the_grader_for_mathematics_nothing_is_lost(self, inside, capsys, server, monkeypatch):
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+        path = write("q.csv", "question,answer,grader\nWhy?,7,\nSay word,word,exact\n")
+        where = ["--base-url", server.url, "--model", "m", "--quiet"]
+        assert command("run", path, "--budget", "2k", *where) == 0
+        assert [line["shadowprice"]["correct"] for line in read_jsonl(inside / "q.answers.jsonl")] == [None, True]
+        assert "note: 1 answer will not be graded: " in capsys.readouterr().err
+        gold = write("gold.jsonl", '{"custom_id": "a", "gold": "7"}\n')
+        assert command("run", path, "--budget", "2k", "--gold", gold, "--out", "other", *where) == 2
+        assert "pip install 'shadowprice[math]'" in capsys.readouterr().err
 
     def test_gold_that_matches_nothing(self, batch, capsys, server):
         path = batch([request_line("a")])

@@ -343,7 +343,7 @@ class TestPlanAndRun:
             assert json.loads((tmp_path / "run" / "manifest.json").read_text())["asked"]["forecast"] == identity
             assert main([*arguments, "--resume"]) == 2
             assert "was started with another forecast" in capsys.readouterr().err
-            assert main([*arguments, "--run-folder", str(tmp_path / "other")]) == 0
+            assert main([*arguments, "--run-folder", str(tmp_path / "other"), "--force"]) == 0
         identity = f"forecaster {sha256_of(DEFAULT / 'forecaster.json')}"
         assert json.loads((tmp_path / "other" / "manifest.json").read_text())["asked"]["forecast"] == identity
 

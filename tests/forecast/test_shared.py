@@ -74,6 +74,16 @@ def test_the_commands_forecast_and_plan_see_the_bare_questions(batch, tmp_path):
     assert found[0] == found[1]
 
 
+def test_the_words_that_the_command_adds_to_a_single_question_do_not_count(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "q.txt").write_text("A train takes 3 hours for 240 km. How fast is it?\n")
+    (tmp_path / "t.txt").write_text("Think about this at length.\n\n{problem} Answer with a number.\n")
+    options = {"plain": [], "worded": ["--system", SYSTEM, "--prompt-template", "t.txt"]}
+    for name, more in options.items():
+        assert main(["forecast", "q.txt", "--out", name, *more]) == 0
+    assert read_jsonl(tmp_path / "plain") == read_jsonl(tmp_path / "worded")
+
+
 class TestWhatIsRemoved:
     NAMES = ("Ada", "Ben", "Carla", "David", "Elena", "Farid", "Grace", "Hugo", "Ines", "Jonas")
 

@@ -60,6 +60,9 @@ class TestForms:
         for name in ("questions.txt", "questions"):
             assert found(file(name, text)) == [("What is 2, and 2?", ""), ("Why; or not?", "")]
 
+    def test_a_question_may_begin_with_a_bracket(self, file):
+        assert found(file("a.txt", "[Algebra] What is x?\n")) == [("[Algebra] What is x?", "")]
+
     def test_one_column_needs_no_header(self, file):
         assert found(file("a.csv", "Why?\nHow?\n")) == [("Why?", ""), ("How?", "")]
         assert found(file("b.csv", "question\nWhy?\nHow?\n")) == [("Why?", ""), ("How?", "")]

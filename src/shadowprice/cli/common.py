@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import shutil
 import sys
@@ -12,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from typing import IO, TYPE_CHECKING, Any
 
 from shadowprice.cli.terminal import raw
-from shadowprice.errors import InputError
+from shadowprice.errors import InputError, MissingExtra
 
 if TYPE_CHECKING:
     from shadowprice.forecast import Predictor
@@ -58,9 +59,18 @@ def gold_for(options: argparse.Namespace, found: Input, requests: Sequence[Reque
     """The correct answers of --gold, or else those beside the questions."""
     from shadowprice.formats.questions import read_gold
 
+    can_grade = importlib.util.find_spec("math_verify") is not None
     if not options.gold:
-        return found.gold or None
-    gold = read_gold(options.gold)
+        gold = {name: each for name, each in found.gold.items() if can_grade or each[1] != "math"}
+        if len(gold) < len(found.gold):
+            missing = MissingExtra("math", "grading mathematics")
+            print(
+                f"note: {count(len(found.gold) - len(gold), 'answer')} will not be graded: {missing}", file=sys.stderr
+            )
+        return gold or None
+    gold = dict(read_gold(options.gold))
+    if not can_grade and any(grader == "math" for _, grader in gold.values()):
+        raise MissingExtra("math", "grading mathematics")
     ids = {request.id for request in requests}
     if not (common := ids & gold.keys()):
         problem = (
@@ -84,8 +94,9 @@ def outputs(options: argparse.Namespace, kind: str) -> tuple[str, str]:
     out = options.out or f"{name}.{kind}.jsonl"
     errors = options.errors or f"{name if out == '-' else _stem(out)}.declined.jsonl"
     refuse_same_file(input=options.file, out=out, errors=errors, forecast=options.forecast)
-    refuse_existing(options, out, errors)
-    for path in (out, errors):
+    written = [out, errors, getattr(options, "csv", None) or "-"]
+    refuse_existing(options, *written)
+    for path in written:
         if path != "-":
             check_writable(path)
     return out, errors
@@ -115,13 +126,18 @@ def forecaster(options: argparse.Namespace) -> tuple[Predictor, str]:
     """The forecaster of --forecast or --forecaster, and the name that a run folder keeps for it."""
     from shadowprice.forecast import DEFAULT, load
     from shadowprice.forecast.folder import fingerprint
+    from shadowprice.forecast.shared import Unworded
     from shadowprice.formats.files import sha256_of
     from shadowprice.formats.forecasts import ForecastTable
+    from shadowprice.formats.templates import read_template
 
     if options.forecast:
         return ForecastTable(options.forecast), f"file {sha256_of(options.forecast)}"
     folder = options.forecaster or DEFAULT
-    return load(folder), f"forecaster {fingerprint(folder)}"
+    predictor: Predictor = load(folder)
+    if options.system or options.prompt_template != "plain":
+        predictor = Unworded(predictor, read_template(options.prompt_template), options.system)
+    return predictor, f"forecaster {fingerprint(folder)}"
 
 
 def bar(options: argparse.Namespace) -> Callable[[Iterator[BatchLine], str], Iterator[BatchLine]]:

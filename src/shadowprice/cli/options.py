@@ -54,15 +54,14 @@ class Parser(argparse.ArgumentParser):
         return found, unknown
 
     def error(self, message: str) -> NoReturn:
-        # A mistyped option may show as another that is missing: it is the cause.
-        wrong = next((each for each in map(self._unknown, self._given) if each), None)
-        if wrong:
-            near = difflib.get_close_matches(wrong, self._option_string_actions, 1, 0.5)
-            message = f"no option {wrong}" + (f"; did you mean {near[0]}?" if near else "")
-        elif choice := _CHOICE.search(message):
+        if choice := _CHOICE.search(message):
             known = [name.strip(" '") for name in choice[2].split(",")]
             near = difflib.get_close_matches(choice[1], known, 1, 0.5)
             message = f"{message}; did you mean {near[0]}?" if near else message
+        # A mistyped option may show as another that is missing: it is the cause.
+        elif wrong := next(filter(None, map(self._unknown, self._given)), None):
+            near = difflib.get_close_matches(wrong, self._option_string_actions, 1, 0.5)
+            message = f"no option {wrong}" + (f"; did you mean {near[0]}?" if near else "")
         self.exit(2, f"{self.prog}: {message} (usage: {self.prog} --help)\n")
 
     def _unknown(self, argument: str) -> str | None:

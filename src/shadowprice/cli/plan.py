@@ -6,10 +6,11 @@ import argparse
 import json
 import sys
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shadowprice.cli.common import DONE, EXHAUSTED, bar, count, forecaster, given, option, outputs, standard_output
 from shadowprice.cli.options import EXIT, INPUTS, POLICIES, Commands, add_command, add_limit_field, add_market
+from shadowprice.errors import InputError
 
 if TYPE_CHECKING:
     from shadowprice.planning import Plan
@@ -46,6 +47,8 @@ def run(options: argparse.Namespace) -> int:
     from shadowprice.planning import plan
 
     out, errors = outputs(options, "planned")
+    chosen = dict(map(option, options.option))
+    _check(options.budget, options.policy, chosen)
     with ExitStack() as stack:
         found = stack.enter_context(given(options, model=options.model))
         targets = [standard_output() if name == "-" else name for name in (errors, out)]
@@ -58,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
             forecaster=forecaster(options)[0],
             max_tokens=options.max_tokens,
             limit_field=options.limit_field,
-            options=dict(map(option, options.option)),
+            options=chosen,
             label=found.label,
             progress=bar(options),
         )
@@ -73,6 +76,19 @@ def run(options: argparse.Namespace) -> int:
             file=sys.stderr,
         )
     return EXHAUSTED if result.declined else DONE
+
+
+def _check(budget: str, policy: str, chosen: dict[str, Any]) -> None:
+    """What is wrong with the arguments is said before the input is read."""
+    from shadowprice.cost import parse_budget
+    from shadowprice.market import check_policy
+
+    if budget.strip().startswith("$"):
+        raise InputError(
+            f"budget {budget!r}: a plan counts tokens", fix="write it as 200k; run takes money and --rates"
+        )
+    parse_budget(budget, 1)
+    check_policy(policy, chosen)
 
 
 def _verdict(result: Plan, out: str, errors: str) -> str:

@@ -16,11 +16,15 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from math import ceil
+from typing import TYPE_CHECKING
 
-from shadowprice.formats.templates import INSTRUCTIONS
-from shadowprice.types import Request
+from shadowprice.formats.templates import INSTRUCTIONS, PLAIN
+from shadowprice.types import Forecast, Request
 
-__all__ = ["Bare", "bare"]
+if TYPE_CHECKING:
+    from shadowprice.forecast.base import Predictor
+
+__all__ = ["Bare", "Unworded", "bare"]
 
 _FEWEST = 8  # different texts; fewer may sound alike by chance
 _SHARE = 0.95  # of the texts
@@ -63,6 +67,25 @@ class Bare:
         if len(rest) == len(text):
             return text
         return rest.strip() if _SPEAKS.search(rest) else text
+
+
+class Unworded:
+    """A predictor that is shown questions without the words that we have put around them, however few they are."""
+
+    def __init__(self, predictor: Predictor, template: str = PLAIN, system: str | None = None) -> None:
+        before, _, after = template.partition(PLAIN)
+        self._predictor, self._after = predictor, after.strip()
+        self._before = [each.strip() for each in (system or "", before) if each.strip()]
+
+    def predict(self, requests: Sequence[Request]) -> Forecast:
+        return self._predictor.predict([replace(each, text=self._question(each.text)) for each in requests])
+
+    def _question(self, text: str) -> str:
+        rest = text.strip()
+        for words in self._before:
+            rest = rest.removeprefix(words).lstrip()
+        rest = rest.removesuffix(self._after).rstrip() if self._after else rest
+        return rest if _SPEAKS.search(rest) else text
 
 
 def bare(texts: Sequence[str]) -> list[str]:

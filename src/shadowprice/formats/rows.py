@@ -29,6 +29,7 @@ _FORMS: dict[str, Form] = {
 }  # fmt: skip
 _TABS = (".tsv", ".tab")
 _DELIMITERS = (",", ";", "\t")
+_ARRAY = re.compile(r'\[\s*[{"]')  # of JSON; a question may begin with a bracket too
 _FIELD_SIZE = 2**31 - 1  # characters in a field: the caller's concern, not ours
 _NAMES = "name it .jsonl, .csv, .tsv or .txt by what it holds"
 
@@ -38,7 +39,7 @@ def form_of(path: str, label: str, known: Collection[str]) -> Form:
     head = _head(path, label)
     extension = _extension(label)
     start = head.lstrip()
-    if start[:1] == "[":
+    if _ARRAY.match(start) or (start[:1] == "[" and _FORMS.get(extension) == "json"):
         raise InputError("is a JSON array, not lines", path=label, fix="one object a line: jq -c '.[]' OLD > NEW.jsonl")
     if extension in _FORMS and not (extension == ".txt" and _is_json_line(start)):
         return _FORMS[extension]
