@@ -89,9 +89,10 @@ class Watched:
         if fails and self._process.rng.random() < 0.5:
             raise LedgerError("the disk is full (virtually)")
         self._inner.append(rows, wait=wait)
-        if wait and not fails:
+        waited = (wait or getattr(self._inner, "_waiting", False)) and not fails  # a FileStore may wait unasked
+        if waited:
             self._on_wait()
-        self._audit.written(rows, durable=wait and not fails)
+        self._audit.written(rows, durable=waited)
         if fails:
             raise LedgerError("the disk failed after it had written (virtually)")
         self._process.step()
