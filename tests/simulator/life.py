@@ -257,10 +257,10 @@ class _Life:
         """A ledger on a real disk; what was charged when it was opened is audited now."""
         assert self.folder is not None
         store, known = ledger._store, len(self.audit.books.rows)
+        self.abandoned.append(store)
         rows = [(row.entry, row.line) for row in read_rows(store._db)]  # type: ignore[attr-defined]
         self.audit.written(rows[known:], durable=True)
         self.folder.waited()
-        self.abandoned.append(store)
         ledger._store = Watched(store, process, self.audit, error_rate, self.folder.waited)
 
     def crash(self, *, power: bool) -> None:
