@@ -200,7 +200,7 @@ class Reserved:
         """What is left where the market admits nobody: no budget stays idle while somebody waits.
 
         Everybody is served as far as they may be, if that is affordable. If not, the shortest forecasts are, with a
-        margin, and the first of them gets what is left if that is less.
+        margin; the first of them with less, as long as that is its forecast or its limit.
         """
         batch = self._batch
         if self._cost(waiting, room) <= available:
@@ -212,7 +212,7 @@ class Reserved:
             if room[at] < 1:
                 continue
             grant = min(int(wanted[at]), batch.affordable(waiting[at], available))
-            if grant < (wanted[at] if grants.any() else 1):
+            if grant < (wanted[at] if grants.any() else min(room[at], tokens[at])):
                 break
             grants[at] = grant
             available -= batch.rates.bound(batch.prompt[waiting[at]] + batch.age(waiting[at]), grant)
