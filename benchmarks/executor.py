@@ -2,9 +2,10 @@
 
     python benchmarks/executor.py [REQUESTS]
 
-Recorded answers against the bare ledger: the ledger reserves the same grants in the same groups, settles each as it ends,
-and does nothing else: it decides nothing, and the results are at hand. A real HTTP server that answers at once, 64 requests at a time, against
-the bare backend: the same requests without scheduler and ledger. The exit code is 1 if a ratio is missed.
+Recorded answers against the bare ledger: the ledger reserves the same grants in the same groups, settles each as it
+ends, and does nothing else: it decides nothing, and the results are at hand. A real HTTP server that answers at once,
+64 requests at a time, against the bare backend: the same requests without scheduler and ledger. The exit code is 1 if
+a ratio is missed.
 """
 
 from __future__ import annotations

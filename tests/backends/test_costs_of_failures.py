@@ -81,7 +81,7 @@ class TestNothing:
     @pytest.mark.parametrize("status", [401, 402, 403, 404, 405])
     def test_a_key_an_account_a_model_or_an_address_that_is_denied(self, status):
         outcome = meet(fails(status, "invalid api key"))
-        assert (*row(outcome), outcome.cause) == (Denied, 0, True, f"{status}: error: invalid api key")
+        assert (*row(outcome), outcome.cause) == (Denied, 0, True, f"{status}: invalid api key")
 
     @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
     def test_a_redirect_which_is_not_followed(self, status):
@@ -188,7 +188,7 @@ class TestAnUnknownCost:
     @pytest.mark.parametrize("status", [408, 409, 500, 501, 502, 504, 520, 529, 599])
     def test_trouble_within_the_server(self, status):
         outcome = meet(fails(status, work=10))
-        assert (*row(outcome), outcome.cause) == (Unavailable, None, True, f"{status}: error: no")
+        assert (*row(outcome), outcome.cause) == (Unavailable, None, True, f"{status}: no")
 
     @pytest.mark.parametrize("status", [406, 410, 418, 424, 499])
     def test_any_other_refusal(self, status):
@@ -246,7 +246,7 @@ class TestTheCause:
             ]
         }
         (cause,) = causes
-        assert cause.startswith("429: error: Rate limit reached for gpt-4o in organization …")
+        assert cause.startswith("429: Rate limit reached for gpt-4o in organization …")
         assert len(cause) < 120
 
     def test_of_a_word_without_end_is_found_at_once(self):
@@ -266,7 +266,7 @@ class TestTheCause:
             (hostile.silence_in_mid_stream, "stopped within its answer"),
             (hostile.hangs_up, "the connection broke"),
             (hostile.error_in_the_stream, "error: out of memory"),
-            (fails(503), "503: error: no"),
+            (fails(503), "503: no"),
             (answers(500, "", "text/html"), "500: no reason given"),
         ],
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -292,6 +293,13 @@ class _Life:
         for result in results:
             if result.completion is not None and story.keeps_limits:
                 self.is_genuine(result.id, result.completion)
+        stopped, progress = job.progress.stopped, job.progress
+        audit.require(progress.outcomes == Counter(r.outcome for r in results), "the progress counts other outcomes")
+        audit.require(progress.spent == ledger.spent and not progress.running, "the progress is not that of the end")
+        if story.generous:
+            audit.require(stopped in ("", "enough"), f"it stopped for no reason: {stopped}")
+            unanswered = [result.id for result in results if result.completion is None]
+            audit.require(bool(stopped) or not unanswered, f"nothing prevents answers to {unanswered}")
 
     def is_genuine(self, name: str, answer: Completion) -> None:
         """An answer is what the server said, from its beginning, without gaps or repetitions."""

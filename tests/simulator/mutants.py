@@ -17,8 +17,9 @@ from shadowprice.accounts.journal import Balances
 from shadowprice.accounts.sqlite import Ledger, Settlement
 from shadowprice.engine import executor
 from shadowprice.engine.executor import Progress
+from shadowprice.engine.reserved import Reserved
 from shadowprice.engine.scheduler import Batch
-from shadowprice.errors import Unavailable
+from shadowprice.errors import Refused, Unavailable
 from shadowprice.types import Completion
 
 from .server import Client
@@ -141,9 +142,8 @@ def _sending(change: Callable[..., Any]) -> AbstractContextManager[Any]:
     complete = Client.complete
 
     async def changed(self: Client, body: Mapping[str, Any], limit: int, **rest: Any) -> Completion:
-        found = await change(lambda limit: complete(self, body, limit, **rest), limit)
-        assert found is None or isinstance(found, object)
-        return found  # type: ignore[no-any-return]
+        found: Completion = await change(lambda limit: complete(self, body, limit, **rest), limit)
+        return found
 
     return patch.object(Client, "complete", changed)
 
@@ -172,6 +172,22 @@ def repeats_unknown_attempts_on_the_same_reservation() -> AbstractContextManager
             return await send(limit)
 
     return _sending(change)
+
+
+@mutant
+def gives_up_at_the_first_failure() -> AbstractContextManager[Any]:
+    async def change(send: Callable[[int], Any], limit: int) -> Any:
+        try:
+            return await send(limit)
+        except Unavailable as error:
+            raise error if error.tokens is None else Refused(str(error), tokens=error.tokens) from None
+
+    return _sending(change)
+
+
+@mutant
+def sends_nothing() -> AbstractContextManager[Any]:
+    return patch.multiple(Reserved, next=lambda self, available: None)
 
 
 @mutant

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from shadowprice.cost import TOKENS, Rates
 from shadowprice.engine import Settings
@@ -65,12 +65,15 @@ class Story:
     latency: float
     disk_error_rate: float
     ends: list[End] = field(default_factory=list)  # of all processes but the last
+    generous: bool = False  # the budget covers everything, and nothing goes wrong that does not pass
     shuffle: bool = False
     on_file: bool = False
 
     @classmethod
     def of(cls, seed: int) -> Story:
-        return _Teller(seed).tell()
+        teller = _Teller(seed)
+        story = teller.tell()
+        return teller.generous(story) if teller.rng.random() < 0.15 else story
 
 
 class _Teller:
@@ -120,6 +123,33 @@ class _Teller:
             ends=[self.end() for _ in range(rng.choice([0, 1, 1, 2, 3, 5]))],
             shuffle=rng.random() < 0.5,
             on_file=rng.random() < 0.05,
+        )
+
+    def generous(self, story: Story) -> Story:
+        """The same, where every request must be answered."""
+        rng, settings = self.rng, story.settings
+        if settings:
+            policy = rng.choice(["uniform", "proportional", "index"])
+            metered = policy == "index" or settings.accounting == "metered"
+            settings = replace(
+                settings,
+                policy=policy,
+                accounting="metered" if metered else "reserved",
+                reclaim=True,
+                samples=1 if metered else settings.samples,
+                attempts=4,
+                max_tokens=max(story.lengths.values()) + 1,
+            )
+        return replace(
+            story,
+            settings=settings,
+            budget=10**9,
+            keeps_limits=True,
+            fault_rate=rng.choice([0.0, 0.05]),
+            faults=[rng.choice(["busy", "refuses connections"])],
+            outages=[],
+            tolerance=Tolerance(60.0, 0.1, 10.0),
+            generous=True,
         )
 
     def request(self, name: str) -> Request:

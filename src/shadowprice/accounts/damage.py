@@ -64,7 +64,7 @@ class Journal:
         """
         rows, watch = read_rows(db), Watch(mark)
         first = next(rows, None)
-        self.balances = balances = first_balances(first)
+        self.balances = balances = first_balances(first.entry if first else None)
         damage = None
         try:
             (checked,) = db.execute("PRAGMA quick_check(1)").fetchone()

@@ -250,8 +250,8 @@ def check_tables(db: sqlite3.Connection) -> None:
         raise LedgerError("its tables are not those of a ledger")
 
 
-def first_balances(row: Row | None) -> Balances:
+def first_balances(entry: Entry | None) -> Balances:
     """Those after the first entry of a journal."""
-    if row is None or row.entry.kind != "budget":
+    if entry is None or entry.kind != "budget":
         raise LedgerError("it has no budget")
-    return Balances(row.entry.units)
+    return Balances(entry.units)

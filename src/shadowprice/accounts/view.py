@@ -284,7 +284,7 @@ def _read_ledger(db: sqlite3.Connection, account: Account, lines: _Lines, watch:
         watch.see(row)
         entry, line, _ = row
         if entry.id == 1:
-            balances = first_balances(row)
+            balances = first_balances(row.entry)
             continue
         # A round begins when its budget is available; metered, others may be in flight.
         due = rounds[len(account.starts) : len(account.starts) + 1]

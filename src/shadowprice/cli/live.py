@@ -177,7 +177,7 @@ def _stage(name: str, *, quiet: bool) -> Iterator[None]:
         yield
     elif can_redraw(sys.stderr):
         began = time.monotonic()
-        with screen(lambda: [f"{name}, {time.monotonic() - began:.0f} s"]):
+        with screen(lambda width: [f"{name}, {time.monotonic() - began:.0f} s"]):
             yield
     else:
         say(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 import time
 from collections import deque
 from collections.abc import Callable
@@ -64,7 +65,7 @@ class Meter:
     @property
     def left(self) -> float | None:
         """Seconds until the budget is spent or the requests have ended, whichever is first; None: unknown."""
-        if self.progress is None:
+        if self.progress is None or self.progress.stopped:
             return None
         units, requests = self.progress.budget - self.progress.spent, self.requests - self._ended(self.progress)
         ways = [(units, self.speed(1)), (requests, self.speed(3))]
@@ -72,29 +73,29 @@ class Meter:
 
     # --- words -----------------------------------------------------------------------------------
 
-    def lines(self, stage: str = "") -> list[str]:
+    def lines(self, width: int = 79) -> list[str]:
         """For a terminal: a bar, the budget, the requests, and what is waited for."""
         if self.progress is None:
-            return [f"{stage or self._preparing()}, {_span(self.elapsed)}"]
+            return [f"{self._preparing()}, {_span(self.elapsed)}"]
         filled, empty = "█░" if _can_print("█░") else "#-"
-        done = round(_BAR * self.share)
-        bar = filled * done + empty * (_BAR - done)
-        lines = [
+        columns = min(_BAR, max(10, width - 38))
+        done = round(columns * self.share)
+        bar = filled * done + empty * (columns - done)
+        return [
             f"{100 * self.share:3.0f}% {bar}  {_span(self.elapsed)}{self._left()}",
-            f"     {self._budget()}",
-            f"     {self._outcomes()}; {self.progress.running:,} in flight",
+            *_wrapped(self._budget(), width),
+            *_wrapped(f"{self._outcomes()}; {self.progress.running:,} in flight", width),
+            *([f"     waiting: {self.progress.waiting}"] if self.progress.waiting else []),
         ]
-        waiting = getattr(self.progress, "waiting", "")
-        return [*lines, f"     waiting: {waiting}"] if waiting else lines
 
     def line(self) -> str:
         """The same on one line, for a log."""
         if self.progress is None:
             return f"{self._preparing()}, {_span(self.elapsed)}"
-        waiting = getattr(self.progress, "waiting", "")
+        waiting = f"; waiting: {self.progress.waiting}" if self.progress.waiting else ""
         return (
             f"{100 * self.share:.0f}%, {_span(self.elapsed)}{self._left()}: {self._outcomes()}, "
-            f"{self.progress.running:,} in flight; {self._budget()}" + (f"; waiting: {waiting}" if waiting else "")
+            f"{self.progress.running:,} in flight; {self._budget()}{waiting}"
         )
 
     def _preparing(self) -> str:
@@ -124,6 +125,10 @@ class Meter:
 
     def _ended(self, progress: Progress) -> int:
         return sum(progress.outcomes[name] for name in _ENDED)
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width, initial_indent=" " * 5, subsequent_indent=" " * 5)
 
 
 def _span(seconds: float) -> str:

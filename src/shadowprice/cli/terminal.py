@@ -66,12 +66,12 @@ def fitted(line: str, width: int) -> str:
 
 
 class Screen:
-    """Lines at the bottom of a terminal. `lines` is asked for them every second, and when `redraw` is called.
+    """Lines at the bottom of a terminal. `lines` is asked for them, given the width, every second and by `redraw`.
 
     What others print meanwhile has to go through `say`, which puts it above the lines.
     """
 
-    def __init__(self, lines: Callable[[], list[str]], stream: IO[str], *, every: float = 1.0) -> None:
+    def __init__(self, lines: Callable[[int], list[str]], stream: IO[str], *, every: float = 1.0) -> None:
         self._lines, self._stream, self._every = lines, raw(stream), every
         self._drawn, self._at = 0, 0.0
         self._lock, self._closed = threading.RLock(), threading.Event()
@@ -107,7 +107,7 @@ class Screen:
 
     def _write(self, above: str) -> None:
         width = _width(self._stream) - 1  # the last column makes some terminals begin a new line
-        lines = [fitted(clean(line), width) for line in self._lines()]
+        lines = [fitted(clean(line), width) for line in self._lines(width)]
         self._stream.write(f"{self._start()}{above}" + "\n".join(lines))
         self._stream.flush()
         self._drawn, self._at = len(lines), time.monotonic()
@@ -117,7 +117,7 @@ _screen: Screen | None = None
 
 
 @contextmanager
-def screen(lines: Callable[[], list[str]]) -> Iterator[Screen]:
+def screen(lines: Callable[[int], list[str]]) -> Iterator[Screen]:
     """Lines on standard error for as long as the context lasts."""
     global _screen
     _screen = made = Screen(lines, sys.stderr)

@@ -5,6 +5,7 @@ reserved    any policy, cleared in rounds
 metered     serving by index
 fixed       the same grant for every request: collecting traces, asking a teacher
 prompts     prompts that state the limit
+breaker     how many attempts may be under way; outages
 executor    `execute`, the only loop that reserves, sends, retries and settles
 simulate    the same schedulers over recorded answers
 bulk        the same where only lengths matter, a whole round at a time

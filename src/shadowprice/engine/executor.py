@@ -210,6 +210,10 @@ class _Loop:
         """Seconds until something that waits may be sent; short, since the execution may be stopped meanwhile."""
         if self.progress.stopped or not (self.repeated or self.breaker.wait(now)):
             return None
+        if self.under_way:  # what ends next wakes the loop; before that only what can be sent is worth waking for
+            payable = any(again.work.bound <= self.ledger.available for again in self.repeated)
+            if not payable or not self.breaker.room(len(self.under_way), now):
+                return None
         due = self.breaker.wait(now) or min(again.due for again in self.repeated) - now
         return min(max(due, 0.001), _POLL)
 
@@ -275,7 +279,11 @@ class _Loop:
         self.ledger.settle_many(settlements)
         unaffordable = not self.under_way and any(each.work.bound > self.ledger.available for each in self.repeated)
         if self.progress.stopped or unaffordable:  # the latter where a server exceeded its limits
-            results += self._give_up()
+            given_up = self._give_up()
+            for result in given_up:
+                if result.completion is not None:  # from parts or samples that were paid for earlier
+                    self.ledger.record(result.id, result_line(result))
+            results += given_up
         self.ledger.note_many((result.id, result_line(result)) for result in results if result.completion is None)
         return results
 

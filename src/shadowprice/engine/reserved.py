@@ -26,6 +26,9 @@ from shadowprice.market import allocate
 from shadowprice.types import Allocation, Completion, Forecast, Request, Result
 
 
+_MARGIN = 4.0  # times the median: few answers are longer
+
+
 class _Turn(NamedTuple):
     """A request that was granted tokens and has not been sent."""
 
@@ -186,11 +189,33 @@ class Reserved:
                 remaining(forecast, age) if age.any() else forecast, room, waiting, available
             )
         self._cleared = True
-        if self.reclaim and not grants.any() and self._cost(waiting, room) <= available:
-            grants = room.astype(np.int64)  # the market admits no request, but the budget suffices for all
+        if self.reclaim and not grants.any():
+            grants = self._leftovers(waiting, room, available)
         if grants.any():
             admitted, granted = int(np.count_nonzero(grants)), int(self._cost(waiting, grants))
             self.rounds.append(Round(available, len(waiting), admitted, granted, decided.price, decided.status))
+        return grants
+
+    def _leftovers(self, waiting: Sequence[int], room: NDArray[np.float64], available: int) -> NDArray[np.int64]:
+        """What is left where the market admits nobody: no budget stays idle while somebody waits.
+
+        Everybody is served as far as they may be, if that is affordable. If not, the shortest forecasts are, with a
+        margin, and the first of them gets what is left if that is less.
+        """
+        batch = self._batch
+        if self._cost(waiting, room) <= available:
+            return room.astype(np.int64)
+        grants = np.zeros(len(waiting), dtype=np.int64)
+        tokens = batch.forecast.tokens[np.asarray(waiting)]
+        wanted = np.maximum(1, np.minimum(room, np.ceil(_MARGIN * tokens)))
+        for at in np.argsort(tokens, kind="stable").tolist():
+            if room[at] < 1:
+                continue
+            grant = min(int(wanted[at]), batch.affordable(waiting[at], available))
+            if grant < (wanted[at] if grants.any() else 1):
+                break
+            grants[at] = grant
+            available -= batch.rates.bound(batch.prompt[waiting[at]] + batch.age(waiting[at]), grant)
         return grants
 
     def _cost(self, places: Sequence[int], grants: NDArray[Any]) -> float:

@@ -64,7 +64,8 @@ class RunData:
 
     @property
     def answered(self) -> int:
-        return self.outcomes["finished"] + self.outcomes["landed"] + self.outcomes["truncated"]
+        """To the end: an answer that was cut is not counted."""
+        return self.outcomes["finished"] + self.outcomes["landed"]
 
     def show(self, units: float) -> str:
         """An amount with its unit."""
@@ -234,7 +235,8 @@ def _failures(views: Iterable[RequestView]) -> list[Record]:
         if view.failure is None:
             continue
         code, message = view.failure.code, view.failure.message
-        kind = str(view.failure.details.get("cause") or _PARTICULAR.sub("", message))
+        named = str(view.failure.details.get("cause") or message)
+        kind = named if named != message else _PARTICULAR.sub("", message)
         cause = causes.setdefault(
             (code, kind),
             {"count": 0, "code": code, "message": message, "way_out": way_out(code, message), "ids": []},
