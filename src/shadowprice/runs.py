@@ -117,6 +117,7 @@ class Run:
         self._executing = self._executed = False
         self._task: asyncio.Task[Summary] | None = None  # of the latest `async for`
         self._rounds: list[Round] = []
+        self._scheduler: Scheduler | None = None
         asked = {
             "input": _hash(self.requests),
             "model": backend.model,
@@ -137,6 +138,13 @@ class Run:
     def price(self) -> float | None:
         """The price of the latest clearing."""
         return self._rounds[-1].price if self._rounds else None
+
+    @property
+    def policy(self) -> str:
+        """The policy; of `auto`, what it has become."""
+        if self._scheduler is None and self.folder:
+            return str(self.folder.manifest.get("served") or self.settings.policy)
+        return getattr(self._scheduler, "policy", self.settings.policy)
 
     @property
     def spent(self) -> int:
@@ -231,6 +239,7 @@ class Run:
             self.folder.save(done=False)
             self.folder.keep_forecast([request.id for request in self.requests], forecast)
         scheduler = make_scheduler(self.settings, lambda request: self.backend.can_continue(request.body))
+        self._scheduler = scheduler
         self._rounds = scheduler.rounds
         scheduler.add(self.requests, forecast)
         self._restore(scheduler)
@@ -240,7 +249,7 @@ class Run:
             nonlocal kept
             if self.folder and len(scheduler.rounds) != kept:
                 kept = len(scheduler.rounds)
-                self.folder.save(rounds=[asdict(each) for each in scheduler.rounds])
+                self.folder.save(rounds=[asdict(each) for each in scheduler.rounds], served=self.policy)
             on_event(progress)
 
         await execute(

@@ -208,7 +208,7 @@ def _read_manifest(folder: Path) -> Account:
             folder,
             manifest,
             int(manifest["budget"]),
-            metered=asked.get("accounting") == "metered" or asked.get("policy") in ("index", "metered"),
+            metered=asked.get("accounting") == "metered" and manifest.get("served") != "expected",
             rates=Rates(**asked["rates"]) if asked.get("rates") else TOKENS,
         )
         for each in account.rounds:

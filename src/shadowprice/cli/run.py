@@ -90,7 +90,7 @@ def add(commands: Commands) -> None:
         _DESCRIPTION,
         f"{INPUTS}\n{POLICIES}{_INDEX}\n{EXIT}",
     )
-    add_market(command, policy="expected, and index with --accounting metered")
+    add_market(command, policy="index where the server continues answers, else expected")
     add_model(command)
     add_tolerance(command)
     command.add_argument("--out", metavar="FILE", help="answers (default: IN.answers.jsonl)")
@@ -99,7 +99,7 @@ def add(commands: Commands) -> None:
         "--accounting",
         choices=["reserved", "metered"],
         help="what counts against the budget: grants until their answers end, or tokens as they are generated "
-        "(default: reserved, and metered with --policy index)",
+        "(default: metered without --policy and with --policy index, else reserved)",
     )
     command.add_argument("--no-reclaim", action="store_true", help="one clearing only: what is not used stays unused")
     command.add_argument(
@@ -133,6 +133,7 @@ def add(commands: Commands) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from shadowprice.cost import show, show_spent
+    from shadowprice.engine import Settings
     from shadowprice.runs import check_gold
 
     out, errors = outputs(options, "answers")
@@ -145,7 +146,7 @@ def run(options: argparse.Namespace) -> int:
         requests = _requests(options, found, folder, settings)  # before a model is fetched or started
         gold = gold_for(options, found, requests)
         check_gold(gold, unsafe_code=options.unsafe_code)
-        backend = make_backend(options, cache=settings["accounting"] == "metered")
+        backend = make_backend(options, cache=Settings(**settings).accounting == "metered")
         with _make_run(options, requests, gold, backend, teacher, folder, settings) as run:
             with show_progress(len(run.requests), run.settings.rates, quiet=options.quiet) as on_event:
                 summary = run_to_end(
@@ -161,7 +162,7 @@ def run(options: argparse.Namespace) -> int:
                 from shadowprice.report.csv_results import write_csv
 
                 write_csv(Path(folder), standard_output() if options.csv == "-" else options.csv)
-            teaching, rates, policy = run.teaching, run.settings.rates, run.settings.policy
+            teaching, rates, policy = run.teaching, run.settings.rates, run.policy
     talk = sys.stderr if "-" in (out, errors, options.csv) else sys.stdout
     if options.json:
         print(json.dumps({**asdict(summary), "teacher": teaching}, indent=2), file=talk)
@@ -230,10 +231,9 @@ def _make_run(
 
 
 def _settings(options: argparse.Namespace) -> dict[str, Any]:
-    """The settings of the run; the defaults of policy and accounting depend on each other."""
+    """The settings of the run."""
     from shadowprice.cost import TOKENS, Rates
 
-    accounting = options.accounting or ("metered" if options.policy == "index" else "reserved")
     rates = TOKENS
     if options.rates:
         parts = options.rates.split(",")
@@ -241,8 +241,8 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
             raise InputError(f"--rates {options.rates}", fix="write IN,OUT or IN,CACHED,OUT in dollars per million")
         rates = Rates.dollars(parts[0], parts[-1], parts[1] if len(parts) == 3 else None)
     return {
-        "policy": options.policy or ("index" if accounting == "metered" else "expected"),
-        "accounting": accounting,
+        "policy": options.policy or "",
+        "accounting": options.accounting or "",
         "options": dict(map(option, options.option)),
         "max_tokens": options.max_tokens,
         "reclaim": not options.no_reclaim,

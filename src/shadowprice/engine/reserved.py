@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from shadowprice.backends.base import join
 from shadowprice.cost import TOKENS, Rates
+from shadowprice.engine.metered import Metered
 from shadowprice.engine.prompts import with_limit
 from shadowprice.engine.scheduler import LARGEST_CHUNK, TRIAL, Batch, CanContinue, Report, Round, Work, flagged, is_over
 from shadowprice.forecast.conditional import remaining
@@ -93,6 +94,12 @@ class Reserved:
 
     def add(self, requests: Sequence[Request], forecast: Forecast) -> None:
         self._batch.add(requests, forecast)
+
+    def adopt(self, other: Metered) -> None:
+        """Goes on with the requests of another scheduler, of whose work nothing is under way."""
+        self._batch = other.batch
+        self._batch.can_continue = None
+        self.rounds = other.rounds
 
     def restore(self, place: int, state: Result | Completion, *, sample: int = 0, landing: bool = False) -> None:
         if isinstance(state, Result) or self.samples == 1:
