@@ -46,6 +46,7 @@ class Summary:
     requests: int
     outcomes: dict[str, int]
     correct: int | None
+    graded: int
     budget: int
     spent: int
     overspent: int
@@ -283,6 +284,7 @@ class Run:
             requests=len(self.requests),
             outcomes=dict(Counter(result.outcome for result in results)),
             correct=sum(result.correct is True for result in results) if self.gold else None,
+            graded=sum(result.correct is not None for result in results),
             budget=self.budget,
             spent=self.ledger.spent,
             overspent=self.ledger.overspent,

@@ -167,22 +167,22 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps({**asdict(summary), "teacher": teaching}, indent=2), file=talk)
     else:
-        price = f"{summary.price:.4g} per token" if summary.price is not None else "none"
-        answered = summary.count("finished", "landed", "truncated")
         rows = [
-            f"{count(summary.requests, 'request')}, {show(summary.budget, rates)}, policy {policy}, "
-            f"{count(len(summary.rounds), 'clearing')}, last price {price}",
-            f"  answered   {count(answered, 'request')}, {summary.count('truncated'):,} of them cut at their limit "
-            f"-> {out}",
+            f"{count(summary.requests, 'request')}, {show(summary.budget, rates)}, policy {policy}",
+            f"  answered   {count(summary.count('finished', 'landed'), 'request')}, {summary.count('truncated'):,} more "
+            f"cut at their limit -> {out}",
             f"  unanswered {summary.count('declined'):,} declined, {summary.count('failed'):,} failed, "
             f"{summary.count('not_sent'):,} not sent -> {errors}",
-            f"  spent      {show_spent(summary.spent, summary.budget, rates)}; the account is in {folder}",
+            *(f"  failed     {count(times, 'request')}: {cause}" for cause, times in summary.causes.items()),
         ]
-        rows += [f"  failed     {count(times, 'request')}: {cause}" for cause, times in summary.causes.items()]
+        if summary.correct is not None:
+            where = where_programs_ran(summary.sandbox)
+            rows.append(f"  correct    {summary.correct:,} of {summary.graded:,} graded{where}")
+        rows.append(f"  spent      {show_spent(summary.spent, summary.budget, rates)}; the account is in {folder}")
         if teaching:
             rows.append(f"  teacher    {_in_words(teaching)}")
-        if summary.correct is not None:
-            rows.append(f"  correct    {summary.correct:,}{where_programs_ran(summary.sandbox)}")
+        if policy in ("index", "expected") and summary.price:
+            rows.append(f"  price      1,000 more tokens would buy about {1000 * summary.price:.2g} correct answers")
         print("\n".join(rows), file=talk)
     for warning in _warnings(summary, rates):
         print(f"warning: {warning}", file=sys.stderr)
