@@ -56,6 +56,7 @@ class Summary:
     flags: dict[str, int]  # what was wrong with the server, and how often
     stopped: str  # why the run stopped early; empty if it did not
     sandbox: str = ""  # the level that programs in answers were run at; empty if none were
+    dollars: float | None = None  # what `usage` costs; None where prices are unknown
 
     @property
     def price(self) -> float | None:
@@ -78,6 +79,8 @@ class Run:
     teacher     policy tale: the model that estimates; None: the backend, paid from the budget
     resume      None: resume if the folder exists; True: it must exist; False: it must not
     accept_loss  go on with what is valid of a damaged ledger, and charge what may have been used
+    rates       what tokens cost in the budget; `cost.ALL_TOKENS`: prompts count, too
+    prices      in dollars, for the summary and the report of a run whose budget is in tokens
     settings    fields of `engine.Settings`: policy, accounting, max_tokens, reclaim, samples, concurrency, ...
     """
 
@@ -96,6 +99,7 @@ class Run:
         resume: bool | None = None,
         accept_loss: bool = False,
         rates: Rates = TOKENS,
+        prices: Rates | None = None,
         **settings: Any,
     ) -> None:
         self.requests = requests_from(requests)
@@ -104,11 +108,12 @@ class Run:
         refuse_several_answers(self.requests)
         refuse_reserved_names(self.requests)
         refuse_same_names(self.requests)
-        if rates.money:
+        if rates.priced:
             refuse_unbounded_prompts(self.requests)
         self.settings = Settings(rates=rates, **settings)
         self.settings.check()
         self.backend, self.teacher, self.gold = backend, teacher, gold
+        self.prices = rates if rates.money else prices
         self.unsafe_code, self.sandbox = unsafe_code, check_gold(gold, unsafe_code=unsafe_code)
         self.budget = parse_budget(budget, len(self.requests), rates)
         self.progress = Progress(self.budget)
@@ -132,6 +137,8 @@ class Run:
         self.ledger = self.folder.ledger if self.folder else Ledger.in_memory(self.budget)
         if self.folder and self.sandbox:  # a run that is resumed elsewhere may have had several
             self.folder.save(sandboxes=sorted({*self.folder.manifest.get("sandboxes", []), self.sandbox}))
+        if self.folder and prices:
+            self.folder.save(prices=asdict(prices))
 
     @property
     def price(self) -> float | None:
@@ -284,6 +291,7 @@ class Run:
             flags=dict(flags),
             stopped=self.progress.stopped,
             sandbox=self.sandbox,
+            dollars=self.prices.cost(self.ledger.usage) / 10**9 if self.prices else None,
         )
 
     def write(self, out: Target, errors: Target) -> None:
@@ -418,7 +426,7 @@ def refuse_unbounded_prompts(requests: Sequence[Request]) -> None:
             parts = content if isinstance(content, list) else []
             if any(isinstance(part, Mapping) and part.get("type", "text") not in ("text", "refusal") for part in parts):
                 problem = f"request {request.id!r:.80} has more than text, whose cost has no bound"
-                raise InputError(problem, fix="use a budget of tokens")
+                raise InputError(problem, fix="use a budget of output tokens")
 
 
 def refuse_several_answers(requests: Sequence[Request]) -> None:

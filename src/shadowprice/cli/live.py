@@ -53,6 +53,23 @@ def make_backend(options: argparse.Namespace, *, cache: bool = False) -> Backend
         )
 
 
+def rates_of(options: argparse.Namespace) -> tuple[Rates, Rates | None]:
+    """What the budget counts, and the prices to show beside a budget of tokens."""
+    from shadowprice.cost import ALL_TOKENS, TOKENS, Rates
+
+    given = {name: rate for name in ("in", "out", "cached") if (rate := getattr(options, f"rate_{name}")) is not None}
+    prices = None
+    if given:
+        if missing := next((name for name in ("in", "out") if name not in given), None):
+            raise InputError(f"no --rate-{missing}", fix="give both, as --rate-in 0.15 --rate-out 0.60")
+        prices = Rates.dollars(given["in"], given["out"], given.get("cached"))
+    if not options.budget.lstrip().startswith("$"):
+        return (ALL_TOKENS if options.count == "input+output" else TOKENS), prices
+    if options.count:
+        raise InputError(f"--count {options.count} with a budget in money", fix="rates say what counts: leave it out")
+    return prices or TOKENS, None  # without prices the budget is refused when it is parsed
+
+
 def run_to_end(
     work: Callable[[], Coroutine[None, None, _T]], progress: Progress, backends: list[Backend | None], folder: str
 ) -> _T:

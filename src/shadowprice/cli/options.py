@@ -156,6 +156,21 @@ def _local_model(text: str) -> str:
     return text
 
 
+def add_rates(command: argparse.ArgumentParser) -> None:
+    for name, tokens, more in (
+        ("in", "prompts", ""),
+        ("out", "answers", "; with both, --budget may be in money: '$5' or '$0.002/query'"),
+        ("cached", "prompts that the server had in its cache", " (default: that of --rate-in)"),
+    ):
+        about = f"dollars per million tokens of {tokens}{more}"
+        command.add_argument(f"--rate-{name}", metavar="DOLLARS", help=about)
+    command.add_argument(
+        "--count",
+        choices=["output", "input+output"],
+        help="what a budget of tokens counts: answers, or prompts as well, each time one is sent (default: output)",
+    )
+
+
 def add_model(command: argparse.ArgumentParser) -> None:
     where = command.add_mutually_exclusive_group(required=True)
     where.add_argument("--base-url", metavar="URL", help="an OpenAI-compatible server; the key is $OPENAI_API_KEY")

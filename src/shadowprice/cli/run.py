@@ -25,7 +25,7 @@ from shadowprice.cli.common import (
     standard_output,
     where_programs_ran,
 )
-from shadowprice.cli.live import make_backend, run_to_end, show_progress
+from shadowprice.cli.live import make_backend, rates_of, run_to_end, show_progress
 from shadowprice.cli.options import (
     EXIT,
     INPUTS,
@@ -34,6 +34,7 @@ from shadowprice.cli.options import (
     add_command,
     add_market,
     add_model,
+    add_rates,
     add_unsafe_code,
 )
 from shadowprice.cli.tolerance import add_tolerance, tolerance
@@ -115,11 +116,7 @@ def add(commands: Commands) -> None:
         help="JSONL of custom_id, gold, grader: answers are graded, and a correct sample stops the rest",
     )
     add_unsafe_code(command)
-    command.add_argument(
-        "--rates",
-        metavar="IN,OUT",
-        help="dollars per million input and output tokens, or IN,CACHED,OUT: the budget is then in money, as $5",
-    )
+    add_rates(command)
     command.add_argument(
         "--teacher-url",
         metavar="URL",
@@ -132,7 +129,7 @@ def add(commands: Commands) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from shadowprice.cost import show, show_spent
+    from shadowprice.cost import show, show_beside, show_spent
     from shadowprice.runs import check_gold
 
     out, errors = outputs(options, "answers")
@@ -161,13 +158,14 @@ def run(options: argparse.Namespace) -> int:
                 from shadowprice.report.csv_results import write_csv
 
                 write_csv(Path(folder), standard_output() if options.csv == "-" else options.csv)
-            teaching, rates, policy = run.teaching, run.settings.rates, run.settings.policy
+            teaching, rates, policy, prices = run.teaching, run.settings.rates, run.settings.policy, run.prices
     talk = sys.stderr if "-" in (out, errors, options.csv) else sys.stdout
     if options.json:
         print(json.dumps({**asdict(summary), "teacher": teaching}, indent=2), file=talk)
     else:
         price = f"{summary.price:.4g} per token" if summary.price is not None else "none"
         answered = summary.count("finished", "landed", "truncated")
+        more = show_beside(summary.usage, rates, prices)
         rows = [
             f"{count(summary.requests, 'request')}, {show(summary.budget, rates)}, policy {policy}, "
             f"{count(len(summary.rounds), 'clearing')}, last price {price}",
@@ -175,7 +173,7 @@ def run(options: argparse.Namespace) -> int:
             f"-> {out}",
             f"  unanswered {summary.count('declined'):,} declined, {summary.count('failed'):,} failed, "
             f"{summary.count('not_sent'):,} not sent -> {errors}",
-            f"  spent      {show_spent(summary.spent, summary.budget, rates)}; the account is in {folder}",
+            f"  spent      {show_spent(summary.spent, summary.budget, rates)}{more}; the account is in {folder}",
         ]
         rows += [f"  failed     {count(times, 'request')}: {cause}" for cause, times in summary.causes.items()]
         if teaching:
@@ -231,15 +229,8 @@ def _make_run(
 
 def _settings(options: argparse.Namespace) -> dict[str, Any]:
     """The settings of the run; the defaults of policy and accounting depend on each other."""
-    from shadowprice.cost import TOKENS, Rates
-
     accounting = options.accounting or ("metered" if options.policy == "index" else "reserved")
-    rates = TOKENS
-    if options.rates:
-        parts = options.rates.split(",")
-        if len(parts) not in (2, 3):
-            raise InputError(f"--rates {options.rates}", fix="write IN,OUT or IN,CACHED,OUT in dollars per million")
-        rates = Rates.dollars(parts[0], parts[-1], parts[1] if len(parts) == 3 else None)
+    rates, prices = rates_of(options)
     return {
         "policy": options.policy or ("index" if accounting == "metered" else "expected"),
         "accounting": accounting,
@@ -248,6 +239,7 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
         "reclaim": not options.no_reclaim,
         "samples": options.samples,
         "rates": rates,
+        "prices": prices,
     }
 
 
