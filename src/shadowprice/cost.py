@@ -109,8 +109,8 @@ def parse_budget(budget: int | float | str, queries: int, rates: Rates = TOKENS)
         dollar, number, suffix, per_query = match.groups()
         if dollar and not rates.money:
             raise InputError(
-                f"budget {budget!r}: what tokens cost is unknown",
-                fix="give dollars per million tokens, as --rate-in 0.15 --rate-out 0.60",
+                f"budget {budget!r}: the cost of tokens is unknown",
+                fix="give rates in dollars per million tokens, as --rate-in 0.15 --rate-out 0.60",
             )
         amount = Fraction(re.sub("[_,]", "", number)) * _SCALE[suffix.lower()] * (queries if per_query else 1)
         if not (dollar or suffix or per_query) and amount.denominator != 1:

@@ -16,7 +16,7 @@ import os
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import orjson
@@ -27,7 +27,7 @@ from shadowprice.cost import TOKENS, Rates, parse_budget
 from shadowprice.engine import Settings, make_scheduler
 from shadowprice.engine.executor import USUAL, Progress, Tolerance, execute
 from shadowprice.engine.scheduler import Round, Scheduler
-from shadowprice.errors import InputError
+from shadowprice.errors import BackendError, InputError
 from shadowprice.forecast import Predictor, default, predict_all
 from shadowprice.formats.batch import as_batch, parse_batch, read_batch
 from shadowprice.formats.files import Target, replacing
@@ -239,7 +239,7 @@ class Run:
             self.folder.keep_forecast([request.id for request in self.requests], forecast)
         scheduler = make_scheduler(self.settings, lambda request: self.backend.can_continue(request.body))
         self._rounds = scheduler.rounds
-        scheduler.add(self.requests, forecast)
+        scheduler.add(await self._within_context(), forecast)
         self._restore(scheduler)
         kept = len(scheduler.rounds)
 
@@ -336,6 +336,28 @@ class Run:
             self.progress.outcomes[result.outcome] += 1
             scheduler.restore(place[name], result)
         scheduler.charged(charged_before(self.ledger, place))
+
+    async def _within_context(self) -> list[Request]:
+        """The requests, each with what the context of a model on this machine leaves for its answer as a limit.
+
+        One that does not fit stays as it is: the backend refuses it when it is sent.
+        """
+        room = getattr(self.backend, "room", None)
+        if room is None:
+            return self.requests
+        gate = asyncio.Semaphore(self.settings.concurrency)
+
+        async def fitted(request: Request) -> Request:
+            if request.max_tokens is not None:
+                return request
+            async with gate:
+                try:
+                    left = await room(request.body, self.settings.max_tokens)
+                except BackendError:  # said again when it is sent
+                    return request
+            return request if left is None or left < 1 else replace(request, max_tokens=left)
+
+        return [*await asyncio.gather(*map(fitted, self.requests))]
 
     def _own(self, lines: Iterable[tuple[str, bytes]]) -> Iterable[tuple[str, bytes]]:
         return ((name, line) for name, line in lines if not name.startswith(ESTIMATE))

@@ -108,7 +108,7 @@ class TestTheCommand:
             (["--rate-in", "a", "--rate-out", "b"], "are not dollars per million tokens"),
             (["--rate-in", "1/0", "--rate-out", "1"], "are not dollars per million tokens"),
             (["--rate-in", "1", "--rate-out", "0"], "an output token must cost something"),
-            (["--budget", "$5"], "(give dollars per million tokens, as --rate-in 0.15 --rate-out 0.60)"),
+            (["--budget", "$5"], "(give rates in dollars per million tokens, as --rate-in 0.15 --rate-out 0.60)"),
             (["--budget", "$5", "--rate-in", "1", "--rate-out", "4", "--count", "output"], "leave it out"),
             (["--budget", "5 apples"], "is not an amount"),
             (["--concurrency", "0"], "--concurrency 0"),

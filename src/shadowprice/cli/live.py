@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from shadowprice.cli.common import Interrupted
+from shadowprice.cli.options import LOCAL
 from shadowprice.cli.terminal import can_redraw, say, screen
 from shadowprice.errors import InputError
 
@@ -31,7 +32,11 @@ def make_backend(options: argparse.Namespace, *, cache: bool = False) -> Backend
     """The backend of --base-url or --local; `cache` keeps the state of answers that wait."""
     if options.concurrency < 1:
         raise InputError(f"--concurrency {options.concurrency}", fix="give 1 or more")
+    local = {name.replace("-", "_"): getattr(options, name.replace("-", "_")) for name in LOCAL}
     if options.base_url:
+        if wrong := next((name for name, number in local.items() if number is not None), None):
+            name = wrong.replace("_", "-")
+            raise InputError(f"--{name} with --base-url", fix="only a model of --local has it: set it on the server")
         from shadowprice.backends.openai import OpenAIBackend
 
         return OpenAIBackend(
@@ -47,8 +52,7 @@ def make_backend(options: argparse.Namespace, *, cache: bool = False) -> Backend
         return LlamaCppBackend(
             options.local or None,
             progress=report,
-            slots=min(8, options.concurrency),
-            threads=options.threads,
+            **{**local, "slots": min(8, options.concurrency) if options.slots is None else options.slots},
             cache=_CACHE if cache else 0,
         )
 
