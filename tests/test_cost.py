@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shadowprice import InputError, Rates, Usage, parse_budget
-from shadowprice.cost import TOKENS, prompt_bound, show
+from shadowprice.cost import ALL_TOKENS, TOKENS, prompt_bound, show
 
 
 @pytest.mark.parametrize(
@@ -59,12 +59,19 @@ class TestMoney:
         assert parse_budget("$5", 10, self.RATES) == 5 * 10**9
         assert parse_budget("$0.002/query", 10, self.RATES) == 20_000_000
 
-    @pytest.mark.parametrize(("budget", "rates", "problem"), [("$5", TOKENS, "rates"), ("200k", RATES, "dollars")])
+    @given(nano=st.integers(0, 10**10), queries=st.integers(1, 10**5))
+    def test_so_much_for_each_query_is_exact(self, nano, queries):
+        text = f"${nano // 10**9}.{nano % 10**9:09d}/query"
+        assert parse_budget(text, queries, self.RATES) == nano * queries
+
+    @pytest.mark.parametrize(
+        ("budget", "rates", "problem"), [("$5", TOKENS, "--rate-in 0.15 --rate-out 0.60"), ("200k", RATES, "dollars")]
+    )
     def test_money_and_tokens_are_not_mixed(self, budget, rates, problem):
         with pytest.raises(InputError, match=problem):
             parse_budget(budget, 1, rates)
 
-    @pytest.mark.parametrize("rates", [("-1", "1"), ("1", "0"), ("a", "1"), ("1", "1e30")])
+    @pytest.mark.parametrize("rates", [("-1", "1"), ("1", "0"), ("a", "1"), ("1", "1e30"), ("1", "1/0")])
     def test_invalid_rates(self, rates):
         with pytest.raises(InputError, match="rates"):
             Rates.dollars(*rates)
@@ -90,6 +97,9 @@ class TestMoney:
         assert show(1234, TOKENS) == "1,234 tokens"
         assert show(1, TOKENS) == "1 token"
         assert show(1_234_500_000, self.RATES) == "$1.2345"
+        assert show(12_345, self.RATES) == "$0.000012"
+        assert show(1_234, self.RATES) == "$0.000001234"
+        assert show(1_234, ALL_TOKENS) == "1,234 tokens"
 
     @given(text=st.text())
     def test_no_tokenizer_makes_more_tokens_than_the_bound_of_a_prompt(self, text):

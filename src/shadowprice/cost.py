@@ -1,8 +1,10 @@
 """Budgets, rates and costs, in whole numbers.
 
-A budget is a whole number of *units*. By default a unit is an output token, as in the paper: `200000`, `200k`,
-`1.5M`, `1e6`, `256/query`. A budget of money, `$5` or `$0.002/query`, is counted in nano-dollars, and `Rates` say
-what tokens cost.
+A budget is a whole number of *units*, and `Rates` say how many units a token of each kind costs:
+
+    TOKENS            a unit is an output token, and prompts are free, as in the paper: `200000`, `200k`, `256/query`
+    ALL_TOKENS        a unit is a token of any kind: prompts count, each time they are sent
+    Rates.dollars()   a unit is a nano-dollar: `$5` or `$0.002/query`
 
 A request's cost is known only when it has ended. Before it is sent its bound is known: every token of the prompt
 at the input rate, and every token it may generate at the output rate. The bound is what is reserved.
@@ -14,7 +16,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 
@@ -38,6 +40,7 @@ class Rates:
     input: int = 0
     cached: int = 0
     output: int = _MILLION
+    unit: Literal["token", "nano-dollar"] = "token"
 
     @classmethod
     def dollars(cls, input: float | str, output: float | str, cached: float | str | None = None) -> Rates:
@@ -45,16 +48,21 @@ class Rates:
         given = [input, input if cached is None else cached, output]
         try:
             nano = [Fraction(str(rate)) * _NANO for rate in given]
-        except ValueError:
+        except (ValueError, ZeroDivisionError):
             raise InputError(f"rates {given} are not dollars per million tokens", fix="write them as 0.15") from None
         if min(nano) < 0 or nano[2] <= 0 or max(nano) > LARGEST:
             raise InputError(f"rates {given}: an output token must cost something", fix="give dollars per million")
         first, second, third = (-int(-rate // 1) for rate in nano)  # rounded up
-        return cls(first, second, third)
+        return cls(first, second, third, "nano-dollar")
 
     @property
     def money(self) -> bool:
-        """Whether units are nano-dollars; otherwise they are output tokens."""
+        """Whether units are nano-dollars, and amounts are shown in dollars; otherwise they are tokens."""
+        return self.unit == "nano-dollar"
+
+    @property
+    def priced(self) -> bool:
+        """Whether a cost is more than a count of output tokens: prompts may cost something, and are bounded."""
         return self is not TOKENS and self != TOKENS
 
     def cost(self, usage: Usage) -> int:
@@ -80,6 +88,7 @@ class Rates:
 
 
 TOKENS = Rates()
+ALL_TOKENS = Rates(_MILLION, _MILLION, _MILLION)
 
 
 def prompt_bound(body: Mapping[str, Any]) -> int:
@@ -100,7 +109,8 @@ def parse_budget(budget: int | float | str, queries: int, rates: Rates = TOKENS)
         dollar, number, suffix, per_query = match.groups()
         if dollar and not rates.money:
             raise InputError(
-                f"budget {budget!r}: the cost of tokens is unknown", fix="give rates, e.g. --rates 0.15,0.6"
+                f"budget {budget!r}: the cost of tokens is unknown",
+                fix="give rates in dollars per million tokens, as --rate-in 0.15 --rate-out 0.60",
             )
         amount = Fraction(re.sub("[_,]", "", number)) * _SCALE[suffix.lower()] * (queries if per_query else 1)
         if not (dollar or suffix or per_query) and amount.denominator != 1:
@@ -125,7 +135,20 @@ def show(units: int, rates: Rates = TOKENS) -> str:
     """An amount as text: `1,234 tokens` or `$0.0123`."""
     if not rates.money:
         return f"{units:,} token{'' if units == 1 else 's'}"
-    return f"${units / _NANO:,.6f}".rstrip("0").rstrip(".")
+    digits = 6 if units >= 10**4 else 9  # two digits that say something, also of very little
+    return f"${units / _NANO:,.{digits}f}".rstrip("0").rstrip(".")
+
+
+def show_dollars(usage: Usage, prices: Rates) -> str:
+    """What tokens cost, as text."""
+    return show(prices.cost(usage), prices)
+
+
+def show_beside(usage: Usage, rates: Rates, prices: Rates | None) -> str:
+    """What else there is to say of the units spent: `, $0.0123` or `; 1,234 tokens generated, 567 read`."""
+    dollars = f", {show_dollars(usage, prices)}" if prices and not rates.money else ""
+    read = usage.input + usage.cached
+    return dollars + (f"; {show(usage.output)} generated, {read:,} read" if rates.priced else "")
 
 
 def show_spent(spent: int, budget: int, rates: Rates = TOKENS) -> str:

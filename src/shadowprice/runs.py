@@ -16,7 +16,7 @@ import os
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import orjson
@@ -27,7 +27,7 @@ from shadowprice.cost import TOKENS, Rates, parse_budget
 from shadowprice.engine import Settings, make_scheduler
 from shadowprice.engine.executor import USUAL, Progress, Tolerance, execute
 from shadowprice.engine.scheduler import Round, Scheduler
-from shadowprice.errors import InputError
+from shadowprice.errors import BackendError, InputError
 from shadowprice.forecast import Predictor, default, predict_all
 from shadowprice.formats.batch import as_batch, parse_batch, read_batch
 from shadowprice.formats.files import Target, replacing
@@ -57,6 +57,7 @@ class Summary:
     flags: dict[str, int]  # what was wrong with the server, and how often
     stopped: str  # why the run stopped early; empty if it did not
     sandbox: str = ""  # the level that programs in answers were run at; empty if none were
+    dollars: float | None = None  # what `usage` costs; None where prices are unknown
 
     @property
     def price(self) -> float | None:
@@ -79,6 +80,8 @@ class Run:
     teacher     policy tale: the model that estimates; None: the backend, paid from the budget
     resume      None: resume if the folder exists; True: it must exist; False: it must not
     accept_loss  go on with what is valid of a damaged ledger, and charge what may have been used
+    rates       what tokens cost in the budget; `cost.ALL_TOKENS`: prompts count, too
+    prices      in dollars, for the summary and the report of a run whose budget is in tokens
     settings    fields of `engine.Settings`: policy, accounting, max_tokens, reclaim, samples, concurrency, ...
     """
 
@@ -97,6 +100,7 @@ class Run:
         resume: bool | None = None,
         accept_loss: bool = False,
         rates: Rates = TOKENS,
+        prices: Rates | None = None,
         **settings: Any,
     ) -> None:
         self.requests = requests_from(requests)
@@ -105,11 +109,12 @@ class Run:
         refuse_several_answers(self.requests)
         refuse_reserved_names(self.requests)
         refuse_same_names(self.requests)
-        if rates.money:
+        if rates.priced:
             refuse_unbounded_prompts(self.requests)
         self.settings = Settings(rates=rates, **settings)
         self.settings.check()
         self.backend, self.teacher, self.gold = backend, teacher, gold
+        self.prices = rates if rates.money else prices
         self.unsafe_code, self.sandbox = unsafe_code, check_gold(gold, unsafe_code=unsafe_code)
         self.budget = parse_budget(budget, len(self.requests), rates)
         self.progress = Progress(self.budget)
@@ -134,6 +139,8 @@ class Run:
         self.ledger = self.folder.ledger if self.folder else Ledger.in_memory(self.budget)
         if self.folder and self.sandbox:  # a run that is resumed elsewhere may have had several
             self.folder.save(sandboxes=sorted({*self.folder.manifest.get("sandboxes", []), self.sandbox}))
+        if self.folder and prices:
+            self.folder.save(prices=asdict(prices))
 
     @property
     def price(self) -> float | None:
@@ -242,7 +249,7 @@ class Run:
         scheduler = make_scheduler(self.settings, lambda request: self.backend.can_continue(request.body))
         self._scheduler = scheduler
         self._rounds = scheduler.rounds
-        scheduler.add(self.requests, forecast)
+        scheduler.add(await self._within_context(), forecast)
         self._restore(scheduler)
         kept = len(scheduler.rounds)
 
@@ -295,6 +302,7 @@ class Run:
             flags=dict(flags),
             stopped=self.progress.stopped,
             sandbox=self.sandbox,
+            dollars=self.prices.cost(self.ledger.usage) / 10**9 if self.prices else None,
         )
 
     def write(self, out: Target, errors: Target) -> None:
@@ -339,6 +347,28 @@ class Run:
             self.progress.outcomes[result.outcome] += 1
             scheduler.restore(place[name], result)
         scheduler.charged(charged_before(self.ledger, place))
+
+    async def _within_context(self) -> list[Request]:
+        """The requests, each with what the context of a model on this machine leaves for its answer as a limit.
+
+        One that does not fit stays as it is: the backend refuses it when it is sent.
+        """
+        room = getattr(self.backend, "room", None)
+        if room is None:
+            return self.requests
+        gate = asyncio.Semaphore(self.settings.concurrency)
+
+        async def fitted(request: Request) -> Request:
+            if request.max_tokens is not None:
+                return request
+            async with gate:
+                try:
+                    left = await room(request.body, self.settings.max_tokens)
+                except BackendError:  # said again when it is sent
+                    return request
+            return request if left is None or left < 1 else replace(request, max_tokens=left)
+
+        return [*await asyncio.gather(*map(fitted, self.requests))]
 
     def _own(self, lines: Iterable[tuple[str, bytes]]) -> Iterable[tuple[str, bytes]]:
         return ((name, line) for name, line in lines if not name.startswith(ESTIMATE))
@@ -429,7 +459,7 @@ def refuse_unbounded_prompts(requests: Sequence[Request]) -> None:
             parts = content if isinstance(content, list) else []
             if any(isinstance(part, Mapping) and part.get("type", "text") not in ("text", "refusal") for part in parts):
                 problem = f"request {request.id!r:.80} has more than text, whose cost has no bound"
-                raise InputError(problem, fix="use a budget of tokens")
+                raise InputError(problem, fix="use a budget of output tokens")
 
 
 def refuse_several_answers(requests: Sequence[Request]) -> None:

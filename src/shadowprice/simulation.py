@@ -59,7 +59,7 @@ def simulate(
     if not answers:
         raise InputError("no traces", fix="give one or more")
     chosen = Settings(**{"concurrency": 1, **settings})
-    if chosen.samples != 1 or chosen.rates.money:
+    if chosen.samples != 1 or chosen.rates.priced:
         raise InputError("only one answer per question, and budgets of tokens, are simulated", fix="leave that out")
     several = len({trace.id for trace in answers}) < len(answers)  # the same id in several datasets
     names = [f"{trace.dataset}/{trace.id}" if several else trace.id for trace in answers]

@@ -90,10 +90,12 @@ class TestTheCommand:
         assert json.loads(line)["custom_id"] == "a"
         assert b"answered" in done.stderr
 
+    RATES = ("--rate-in", 1, "--rate-out", 4)
+
     def test_a_budget_in_dollars(self, run, tmp_path, batch, capsys):
         path = batch([request_line(f"q{i}") for i in range(20)])
         with hostile.Server(talks(30)) as server:
-            assert run(path, server.url, "--budget", "$0.002", "--rates", "1,4", "--max-tokens", 40) == 3
+            assert run(path, server.url, "--budget", "$0.002", *self.RATES, "--max-tokens", 40) == 3
         spent = ledger_of(tmp_path)[0]
         assert spent == 1000 * 5 * len(server.requests) + 4000 * server.generated <= 2_000_000
         assert f"spent      ${spent / 1e9:.6f}".rstrip("0") + " of $0.002;" in capsys.readouterr().out
@@ -101,9 +103,13 @@ class TestTheCommand:
     @pytest.mark.parametrize(
         ("more", "said"),
         [
-            (["--rates", "1"], "--rates 1 (write IN,OUT"),
-            (["--rates", "a,b"], "are not dollars per million tokens"),
-            (["--budget", "$5"], "the cost of tokens is unknown"),
+            (["--rate-in", "1"], "no --rate-out (give both, as --rate-in 0.15 --rate-out 0.60)"),
+            (["--rate-out", "1", "--rate-cached", "1"], "no --rate-in (give both"),
+            (["--rate-in", "a", "--rate-out", "b"], "are not dollars per million tokens"),
+            (["--rate-in", "1/0", "--rate-out", "1"], "are not dollars per million tokens"),
+            (["--rate-in", "1", "--rate-out", "0"], "an output token must cost something"),
+            (["--budget", "$5"], "(give rates in dollars per million tokens, as --rate-in 0.15 --rate-out 0.60)"),
+            (["--budget", "$5", "--rate-in", "1", "--rate-out", "4", "--count", "output"], "leave it out"),
             (["--budget", "5 apples"], "is not an amount"),
             (["--concurrency", "0"], "--concurrency 0"),
             (["--samples", "0"], "start at 1"),

@@ -150,7 +150,7 @@ class World:
         self.forecast = Forecast(story.tokens, story.spread, story.solve)
         needed = sum(min(end, CAP) for end in story.ends) * self.make.samples
         unit = self.make.rates.output / 10**6
-        entry = self.make.rates.bound(300, 0) * len(story.ends) if self.make.rates.money else 0
+        entry = self.make.rates.bound(300, 0) * len(story.ends) if self.make.rates.priced else 0
         self.budget = int(story.budget * (needed * unit + entry))
         self.start()
 
@@ -205,7 +205,7 @@ class World:
             "not continued": Refused("anew", tokens=self.random.choice([0, some]), code="not_continued"),
         }[kind]
         free = error.tokens == 0
-        cost = 0 if free else error.tokens if error.tokens and not self.make.rates.money else work.bound
+        cost = 0 if free else error.tokens if error.tokens and not self.make.rates.priced else work.bound
         return Report(work, cost, error=error, attempts=self.random.randint(1, 2) if free else 1)
 
     def _completed(self, work: Work) -> Report:
@@ -213,7 +213,7 @@ class World:
         length = 3 if work.suffix else max(0, self.story.ends[work.place] + 11 * work.sample - age)
         tokens = min(length, work.grant)
         finish = "stop" if length <= work.grant else "length"
-        prompt = len(work.body["messages"][-1]["content"]) + age if self.make.rates.money else 0
+        prompt = len(work.body["messages"][-1]["content"]) + age if self.make.rates.priced else 0
         cached = self.random.randint(0, prompt)
         form = response(work.body, name="r", model="m", text="x" * tokens, finish=finish, tokens=tokens)
         found = Completion(

@@ -116,6 +116,7 @@ class Account:
     budget: int
     metered: bool = False
     rates: Rates = TOKENS  # what tokens cost, for `cost.show`
+    prices: Rates | None = None  # in dollars, beside a budget of tokens
     attempts: list[Attempt] = field(default_factory=list)  # those of estimates too: see `is_estimate`
     requests: dict[str, RequestView] = field(default_factory=dict)
     course: list[Moment] = field(default_factory=list)
@@ -209,7 +210,8 @@ def _read_manifest(folder: Path) -> Account:
             manifest,
             int(manifest["budget"]),
             metered=asked.get("accounting") == "metered" and manifest.get("served") != "expected",
-            rates=Rates(**asked["rates"]) if asked.get("rates") else TOKENS,
+            rates=_rates(asked.get("rates")) or TOKENS,
+            prices=_rates(manifest.get("prices")),
         )
         for each in account.rounds:
             int(each["budget"])
@@ -220,6 +222,14 @@ def _read_manifest(folder: Path) -> Account:
     except (ValueError, KeyError, TypeError, AttributeError):
         raise InputError("damaged: `run` did not write this", path=folder / MANIFEST, fix="start a new run") from None
     return account
+
+
+def _rates(found: Mapping[str, Any] | None) -> Rates | None:
+    if not found:
+        return None
+    rates = Rates(**found)
+    # Folders from before tokens could be counted with their prompts do not name the unit of their rates.
+    return replace(rates, unit="nano-dollar") if rates.priced and "unit" not in found else rates
 
 
 @contextmanager

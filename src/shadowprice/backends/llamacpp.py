@@ -17,20 +17,21 @@ import importlib.util
 import json
 import os
 import select
-import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Literal
 
+from shadowprice.backends._cores import default_threads
+from shadowprice.backends._gguf import trained_context
 from shadowprice.backends.base import BOX_STOPS, AsyncContext, can_be_continued, effective_limit, opens_box, response
-from shadowprice.backends.models import DEFAULT_MODEL, MODELS, fetch_model
+from shadowprice.backends.models import DEFAULT_MODEL, default_context, fetch_model, find_model
+from shadowprice.cost import prompt_bound
 from shadowprice.errors import BackendError, InputError, MissingExtra, Refused, Unavailable
 from shadowprice.formats.limits import LIMIT_FIELDS
 from shadowprice.redact import clean_environment
@@ -47,12 +48,16 @@ class LlamaCppServer:
     It runs in its own process: a crash of the server does not affect the caller; when the caller ends, even
     by SIGKILL, the server ends too.
 
-    slots    answers generated at the same time; further requests wait
-    context  tokens of a prompt and its answer together, per slot
-    threads  for computation; on a busy machine two are slower than one
-    cache    MiB of memory for the state of answers that were cut, so that continuing them is cheap
-    port     0: any free port
-    log      a file for the server's log; None: no log
+    slots       answers generated at the same time; further requests wait
+    context     tokens of a prompt and its answer together, per slot; None: what the model was trained for, 4,096
+                at most; a named model has its own
+    threads     for computation; None: $OMP_NUM_THREADS or the physical cores; on a busy machine fewer are faster
+    gpu_layers  layers of the model that a GPU computes; None: all, where llama.cpp was built for a GPU
+    cache       MiB of memory for the state of answers that were cut, so that continuing them is cheap
+    port        0: any free port
+    log         a file for the server's log; None: no log
+
+    Every slot takes memory for its whole context from the start.
     """
 
     def __init__(
@@ -60,8 +65,9 @@ class LlamaCppServer:
         model_path: str | os.PathLike[str],
         *,
         slots: int = 8,
-        context: int = 1024,
-        threads: int = 1,
+        context: int | None = None,
+        threads: int | None = None,
+        gpu_layers: int | None = None,
         cache: int = 0,
         port: int = 0,
         log: str | os.PathLike[str] | None = None,
@@ -73,11 +79,15 @@ class LlamaCppServer:
         if not self.path.is_file():
             raise InputError("no such model", fix="give the path of a GGUF file", path=self.path)
         self.model = self.path.name.removesuffix(".gguf")
-        job = {"model": str(self.path.resolve()), "name": self.model, "slots": slots, "context": context}
-        job |= {"threads": threads, "port": port, "cache": cache, "parent": os.getpid(), "verbose": log is not None}
+        self.trained_context = trained_context(self.path)
+        self.context = default_context(self.path, self.trained_context) if context is None else context
+        self._check(slots=slots, context=self.context, threads=threads, gpu_layers=gpu_layers)
+        job = {"model": os.path.abspath(self.path), "name": self.model, "slots": slots, "context": self.context}
+        job |= {"threads": default_threads() if threads is None else threads, "gpu_layers": gpu_layers}
+        job |= {"port": port, "cache": cache, "parent": os.getpid(), "verbose": log is not None}
         self._log: IO[bytes] = tempfile.TemporaryFile() if log is None else open(log, "w+b")  # noqa: SIM115
         self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__ if __name__ != "__main__" else "shadowprice.backends.llamacpp"],
+            [sys.executable, "-m", "shadowprice.backends._llamacpp_child"],
             stdin=subprocess.PIPE,  # stays open as long as this process lives
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -120,6 +130,15 @@ class LlamaCppServer:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _check(self, **numbers: int | None) -> None:
+        for name, number in numbers.items():
+            least = 0 if name == "gpu_layers" else 1
+            if number is not None and number < least:
+                raise InputError(f"--{name.replace('_', '-')} {number}", fix=f"give {least} or more")
+        if self.trained_context and self.context > self.trained_context:
+            problem = f"was trained for a context of {self.trained_context:,} tokens, not {self.context:,}"
+            raise InputError(problem, path=self.path, fix=f"give --context {self.trained_context} or less")
+
     def _start(self, job: dict[str, Any], deadline: float) -> str:
         assert self._process.stdin
         assert self._process.stdout
@@ -149,7 +168,7 @@ class LlamaCppServer:
         said = self._log.read().decode(errors="replace")
         return InputError(
             f"llama.cpp cannot serve it: {_last_line(said) or f'exit code {self._process.returncode}'}",
-            fix="give the path of a GGUF model that fits into memory",
+            fix="give the path of a GGUF model that fits into memory, or fewer --slots or a smaller --context",
             path=self.path,
         )
 
@@ -173,14 +192,18 @@ def _last_line(text: str) -> str:
 # --- the model ---------------------------------------------------------------------------------
 
 # Fields of a request that are sent in another form: the question, and how it is answered.
+_MARKS = 8  # tokens that a tokenizer may add to a text
 _REPLACED = {"messages", "prompt", "model", "stream", "stream_options", "n", *LIMIT_FIELDS}
 
 
 class LlamaCppBackend(AsyncContext):
-    """A named model (`models.MODELS`; None: the default one) or any GGUF file.
+    """A named model (`models.MODELS`; None: the default one), `hf:OWNER/REPO/FILE.gguf`, or any GGUF file.
 
     Options are those of `LlamaCppServer`. A request without a temperature is sampled with the server's
     default; give 0 for greedy answers.
+
+    A limit above what the context leaves after the prompt, by the model's own tokenizer, is lowered to it. A request
+    whose prompt alone, or with the limit in its own body, is above the context raises `Refused` and is not sent.
 
     An answer is continued from its token ids, so that a greedy answer in parts equals the answer in one
     piece. Landings are cheapest right after the answer was generated, from its longest prefix to its
@@ -196,11 +219,7 @@ class LlamaCppBackend(AsyncContext):
     ) -> None:
         from shadowprice.backends.openai import OpenAIBackend
 
-        if model is None or str(model) in MODELS:
-            name = DEFAULT_MODEL if model is None else str(model)
-            server.setdefault("context", MODELS[name].context)
-            model = fetch_model(name, progress=progress)
-        self.server = LlamaCppServer(model, **server)
+        self.server = LlamaCppServer(find_model(model or DEFAULT_MODEL, progress=progress), **server)
         self.model = self.server.model
         # A large model on a busy machine is slow; a server that died is noticed by its closed connections.
         self._client = OpenAIBackend(self.server.base_url, self.model, api_key="none", timeout=7200.0)
@@ -217,11 +236,12 @@ class LlamaCppBackend(AsyncContext):
                 raise Refused(
                     "a field of the request applies to the answer as a whole", code="not_continued", sent=False
                 )
-            return await self._client.complete(body, limit)
+            return await self._client.complete(body, await self._limit(body, limit, await self._whole(body)))
         ids, said = (continue_from.ids, continue_from.text) if continue_from else ((), "")
         request = {field: value for field, value in body.items() if field not in _REPLACED}
-        request |= {"prompt": _prompt(await self._question(body), ids, said, suffix), "n_predict": limit}
-        request["return_tokens"] = True
+        prompt = _prompt(await self._question(body), ids, said, suffix)
+        limit = await self._limit(body, limit, prompt, first=not (ids or said or suffix))
+        request |= {"prompt": prompt, "n_predict": limit, "return_tokens": True}
         if opens_box(suffix):
             request["stop"] = list(BOX_STOPS)
         found = await self._client.fetch(f"{self.server.url}/completion", request)
@@ -266,15 +286,64 @@ class LlamaCppBackend(AsyncContext):
             cached_tokens=cached,
         )
 
+    async def room(self, body: Mapping[str, Any], limit: int | None = None) -> int | None:
+        """The tokens that the context leaves for an answer; None: more than `limit`, which the body's size shows.
+
+        0 or less: the prompt does not fit.
+        """
+        if limit is not None and prompt_bound(body) + limit <= self.server.context:
+            return None
+        return self.server.context - await self._count(await self._whole(body))
+
+    async def _limit(
+        self, body: Mapping[str, Any], limit: int, prompt: str | Sequence[str | int], *, first: bool = True
+    ) -> int:
+        """The limit, or what the context leaves; refuses a request that does not fit."""
+        context = self.server.context
+        own = min((body[field] for field in LIMIT_FIELDS if first and body.get(field) is not None), default=0)
+        if _longest(prompt) + max(limit, own) <= context:
+            return limit
+        used = await self._count(prompt)
+        if used + max(1, own) <= context:
+            return min(limit, context - used)
+        problem = f"a prompt of {used:,} tokens leaves nothing of a context of {context:,} for an answer"
+        if used < context:
+            problem = f"a prompt of {used:,} tokens and a limit of {own:,} do not fit into a context of {context:,}"
+        enough = -(-(used + max(256, own)) // 256) * 256
+        most = self.server.trained_context
+        fix = f"--context {enough}" if not most or enough <= most else f"--context holds {most:,} at most: shorten it"
+        cause = f"longer than the context of {context:,} tokens, see --context"
+        raise Refused(f"{problem} ({fix})", code="context_length_exceeded", cause=cause, sent=False)
+
+    async def _count(self, prompt: str | Sequence[str | int]) -> int:
+        """Tokens of a prompt, by the model's own tokenizer."""
+        pieces: Sequence[str | int] = [prompt] if isinstance(prompt, str) else prompt
+        total = 0
+        for place, piece in enumerate(pieces):
+            if isinstance(piece, str):
+                body = {"content": piece, "add_special": place == 0, "parse_special": True}
+                total += len((await self._fetch("tokenize", body))["tokens"])
+            else:
+                total += 1
+        return total
+
+    async def _whole(self, body: Mapping[str, Any]) -> str | Sequence[str | int]:
+        """All that the model reads: a text, or token ids as they are."""
+        prompt = body.get("prompt")
+        return prompt if "messages" not in body and isinstance(prompt, list) else await self._question(body)
+
+    async def _fetch(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """The reply of an endpoint that generates nothing."""
+        try:
+            return await self._client.fetch(f"{self.server.url}/{path}", body)
+        except Unavailable as error:
+            raise Unavailable(str(error), tokens=0, cause=error.cause) from None
+
     async def _question(self, body: Mapping[str, Any]) -> str:
         """The prompt as the model reads it: a chat in the form of its template."""
         if "messages" not in body:
             return str(body["prompt"])
-        try:
-            found = await self._client.fetch(f"{self.server.url}/apply-template", body)
-        except Unavailable as error:
-            raise Unavailable(str(error), tokens=0, cause=error.cause) from None  # nothing is generated here
-        return str(found["prompt"])
+        return str((await self._fetch("apply-template", body))["prompt"])
 
     async def _decoded(self, ids: list[int], said: str, text: str, *, ended: bool) -> str:
         """The text of all tokens after what they `said` before, in whole characters; `text` if they do not fit."""
@@ -298,46 +367,7 @@ def _prompt(question: str, ids: tuple[int, ...], said: str, suffix: str) -> str 
     return [question, *ids, suffix] if suffix else [question, *ids]
 
 
-# --- the child process -------------------------------------------------------------------------
-
-
-def _serve() -> None:
-    """Serve what the first line of stdin describes, until stdin ends, which means that the parent has ended."""
-    job = json.loads(sys.stdin.buffer.readline())
-    report = os.dup(1)
-    os.dup2(2, 1)  # what the library prints must not mix with the report
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_exit_with, args=(job["parent"],), daemon=True).start()
-
-    import xllamacpp
-
-    p = xllamacpp.CommonParams()
-    p.model.path = job["model"]
-    p.model_alias = {job["name"]}
-    p.hostnames, p.port = ["127.0.0.1"], job["port"]
-    p.n_parallel, p.n_ctx = job["slots"], job["slots"] * job["context"]
-    p.n_threads_http = job["slots"] + 8  # every running answer holds one; the others serve /health and /metrics
-    p.cpuparams.n_threads = p.cpuparams_batch.n_threads = job["threads"]
-    p.endpoint_metrics, p.ui, p.warmup = True, False, False
-    p.verbosity = 3 if job["verbose"] else 1
-    p.fit_params = False  # it would silently lower the context when memory is short
-    # These make greedy answers exact, see the top of this file.
-    p.kv_unified, p.n_ubatch = False, 32
-    p.n_cache_reuse, p.cache_ram_mib = 0, job["cache"]  # cached or not, everything is computed the same way
-    p.cache_idle_slots = False
-    server = xllamacpp.Server(p)
-    os.write(report, server.listening_address.encode() + b"\n")
-    os.close(report)
-    threading.Event().wait()
-
-
-def _exit_with(parent: int) -> None:
-    # The end of stdin would be enough, but children that the parent forked keep the pipe open.
-    while os.getppid() == parent:
-        if select.select([0], [], [], 1.0)[0]:
-            break
-    os._exit(0)
-
-
-if __name__ == "__main__":
-    _serve()
+def _longest(prompt: str | Sequence[str | int]) -> int:
+    """An upper bound on the tokens of a prompt: no tokenizer makes more than there are bytes, but for its own marks."""
+    pieces = [prompt] if isinstance(prompt, str) else prompt
+    return _MARKS + sum(len(piece.encode(errors="replace")) if isinstance(piece, str) else 1 for piece in pieces)

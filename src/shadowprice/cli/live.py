@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from shadowprice.cli.common import Interrupted
+from shadowprice.cli.options import LOCAL
 from shadowprice.cli.terminal import can_redraw, say, screen
 from shadowprice.errors import InputError
 
@@ -31,7 +32,11 @@ def make_backend(options: argparse.Namespace, *, cache: bool = False) -> Backend
     """The backend of --base-url or --local; `cache` keeps the state of answers that wait."""
     if options.concurrency < 1:
         raise InputError(f"--concurrency {options.concurrency}", fix="give 1 or more")
+    local = {name.replace("-", "_"): getattr(options, name.replace("-", "_")) for name in LOCAL}
     if options.base_url:
+        if wrong := next((name for name, number in local.items() if number is not None), None):
+            name = wrong.replace("_", "-")
+            raise InputError(f"--{name} with --base-url", fix="only a model of --local has it: set it on the server")
         from shadowprice.backends.openai import OpenAIBackend
 
         return OpenAIBackend(
@@ -47,10 +52,26 @@ def make_backend(options: argparse.Namespace, *, cache: bool = False) -> Backend
         return LlamaCppBackend(
             options.local or None,
             progress=report,
-            slots=min(8, options.concurrency),
-            threads=options.threads,
+            **{**local, "slots": min(8, options.concurrency) if options.slots is None else options.slots},
             cache=_CACHE if cache else 0,
         )
+
+
+def rates_of(options: argparse.Namespace) -> tuple[Rates, Rates | None]:
+    """What the budget counts, and the prices to show beside a budget of tokens."""
+    from shadowprice.cost import ALL_TOKENS, TOKENS, Rates
+
+    given = {name: rate for name in ("in", "out", "cached") if (rate := getattr(options, f"rate_{name}")) is not None}
+    prices = None
+    if given:
+        if missing := next((name for name in ("in", "out") if name not in given), None):
+            raise InputError(f"no --rate-{missing}", fix="give both, as --rate-in 0.15 --rate-out 0.60")
+        prices = Rates.dollars(given["in"], given["out"], given.get("cached"))
+    if not options.budget.lstrip().startswith("$"):
+        return (ALL_TOKENS if options.count == "input+output" else TOKENS), prices
+    if options.count:
+        raise InputError(f"--count {options.count} with a budget in money", fix="rates say what counts: leave it out")
+    return prices or TOKENS, None  # without prices the budget is refused when it is parsed
 
 
 def run_to_end(

@@ -38,6 +38,13 @@ policies:
   tale          the same on a teacher model's estimates; plan uses the forecast instead
 """
 
+LOCAL = {
+    "context": "tokens of a prompt and its answer (default: what the model was trained for, 4096 at most)",
+    "threads": "threads (default: the physical cores)",
+    "gpu-layers": "layers on the GPU (default: all, if llama.cpp was built for one)",
+    "slots": "answers at the same time (default: --concurrency, 8 at most)",
+}
+
 _CHOICE = re.compile(r"invalid choice: '(.*?)' \(choose from (.*)\)")
 
 
@@ -156,6 +163,21 @@ def _local_model(text: str) -> str:
     return text
 
 
+def add_rates(command: argparse.ArgumentParser) -> None:
+    for name, tokens, more in (
+        ("in", "prompts", ""),
+        ("out", "answers", "; with both, --budget may be in money: '$5' or '$0.002/query'"),
+        ("cached", "prompts that the server had in its cache", " (default: that of --rate-in)"),
+    ):
+        about = f"dollars per million tokens of {tokens}{more}"
+        command.add_argument(f"--rate-{name}", metavar="DOLLARS", help=about)
+    command.add_argument(
+        "--count",
+        choices=["output", "input+output"],
+        help="what a budget of tokens counts: answers, or prompts as well, each time one is sent (default: output)",
+    )
+
+
 def add_model(command: argparse.ArgumentParser) -> None:
     where = command.add_mutually_exclusive_group(required=True)
     where.add_argument("--base-url", metavar="URL", help="an OpenAI-compatible server; the key is $OPENAI_API_KEY")
@@ -165,9 +187,11 @@ def add_model(command: argparse.ArgumentParser) -> None:
         const="",
         type=_local_model,
         metavar="MODEL",
-        help="a model on this machine: smollm2-135m (default), qwen2.5-coder-1.5b, or the path of a GGUF file",
+        help="a model on this machine: smollm2-135m (default), qwen2.5-coder-1.5b, the path of a GGUF file, or "
+        "hf:OWNER/REPO/FILE.gguf",
     )
-    command.add_argument("--threads", type=int, default=1, metavar="N", help="threads of --local (default: 1)")
+    for name, about in LOCAL.items():
+        command.add_argument(f"--{name}", type=int, metavar="N", help=f"of --local: {about}")
     command.add_argument("--model", default="", help="its name on the server (default: that in each request)")
     add_limit_field(command)
     command.add_argument("--concurrency", type=int, default=8, metavar="N", help="requests in flight (default: 8)")

@@ -85,7 +85,7 @@ def _check(budget: str, policy: str, chosen: dict[str, Any]) -> None:
 
     if budget.strip().startswith("$"):
         raise InputError(
-            f"budget {budget!r}: a plan counts tokens", fix="write it as 200k; run takes money and --rates"
+            f"budget {budget!r}: a plan counts tokens", fix="write it as 200k; run takes dollars, with --rate-in"
         )
     parse_budget(budget, 1)
     check_policy(policy, chosen)

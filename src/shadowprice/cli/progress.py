@@ -107,7 +107,7 @@ class Meter:
     def _budget(self) -> str:
         assert self.progress is not None
         price = f"; price {self.progress.price:.3g}" if self.progress.price is not None else ""
-        unit = " tokens" if self.rates.money else ""
+        unit = " tokens" if self.rates.priced else ""
         spent = show_spent(self.progress.spent, self.progress.budget, self.rates)
         return f"{spent} spent, {self.speed(2):,.0f}{unit} per second{price}"
 
@@ -121,7 +121,7 @@ class Meter:
         )
 
     def _tokens(self, progress: Progress) -> int:
-        return progress.tokens if self.rates.money else progress.spent
+        return progress.tokens if self.rates.priced else progress.spent
 
     def _ended(self, progress: Progress) -> int:
         return sum(progress.outcomes[name] for name in _ENDED)

@@ -25,7 +25,7 @@ from shadowprice.cli.common import (
     standard_output,
     where_programs_ran,
 )
-from shadowprice.cli.live import make_backend, run_to_end, show_progress
+from shadowprice.cli.live import make_backend, rates_of, run_to_end, show_progress
 from shadowprice.cli.options import (
     EXIT,
     INPUTS,
@@ -34,6 +34,7 @@ from shadowprice.cli.options import (
     add_command,
     add_market,
     add_model,
+    add_rates,
     add_unsafe_code,
 )
 from shadowprice.cli.tolerance import add_tolerance, tolerance
@@ -115,11 +116,7 @@ def add(commands: Commands) -> None:
         help="JSONL of custom_id, gold, grader: answers are graded, and a correct sample stops the rest",
     )
     add_unsafe_code(command)
-    command.add_argument(
-        "--rates",
-        metavar="IN,OUT",
-        help="dollars per million input and output tokens, or IN,CACHED,OUT: the budget is then in money, as $5",
-    )
+    add_rates(command)
     command.add_argument(
         "--teacher-url",
         metavar="URL",
@@ -132,7 +129,7 @@ def add(commands: Commands) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from shadowprice.cost import show, show_spent
+    from shadowprice.cost import show, show_beside, show_spent
     from shadowprice.engine import Settings
     from shadowprice.runs import check_gold
 
@@ -146,7 +143,8 @@ def run(options: argparse.Namespace) -> int:
         requests = _requests(options, found, folder, settings)  # before a model is fetched or started
         gold = gold_for(options, found, requests)
         check_gold(gold, unsafe_code=options.unsafe_code)
-        backend = make_backend(options, cache=Settings(**settings).accounting == "metered")
+        chosen = Settings(**{name: value for name, value in settings.items() if name != "prices"})
+        backend = make_backend(options, cache=chosen.accounting == "metered")
         with _make_run(options, requests, gold, backend, teacher, folder, settings) as run:
             with show_progress(len(run.requests), run.settings.rates, quiet=options.quiet) as on_event:
                 summary = run_to_end(
@@ -162,11 +160,12 @@ def run(options: argparse.Namespace) -> int:
                 from shadowprice.report.csv_results import write_csv
 
                 write_csv(Path(folder), standard_output() if options.csv == "-" else options.csv)
-            teaching, rates, policy = run.teaching, run.settings.rates, run.policy
+            teaching, rates, policy, prices = run.teaching, run.settings.rates, run.policy, run.prices
     talk = sys.stderr if "-" in (out, errors, options.csv) else sys.stdout
     if options.json:
         print(json.dumps({**asdict(summary), "teacher": teaching}, indent=2), file=talk)
     else:
+        more = show_beside(summary.usage, rates, prices)
         rows = [
             f"{count(summary.requests, 'request')}, {show(summary.budget, rates)}, policy {policy}",
             f"  answered   {count(summary.count('finished', 'landed'), 'request')}, {summary.count('truncated'):,} more "
@@ -178,7 +177,7 @@ def run(options: argparse.Namespace) -> int:
         if summary.correct is not None:
             where = where_programs_ran(summary.sandbox)
             rows.append(f"  correct    {summary.correct:,} of {summary.graded:,} graded{where}")
-        rows.append(f"  spent      {show_spent(summary.spent, summary.budget, rates)}; the account is in {folder}")
+        rows.append(f"  spent      {show_spent(summary.spent, summary.budget, rates)}{more}; the account is in {folder}")
         if teaching:
             rows.append(f"  teacher    {_in_words(teaching)}")
         if policy in ("index", "expected") and summary.price:
@@ -232,14 +231,7 @@ def _make_run(
 
 def _settings(options: argparse.Namespace) -> dict[str, Any]:
     """The settings of the run."""
-    from shadowprice.cost import TOKENS, Rates
-
-    rates = TOKENS
-    if options.rates:
-        parts = options.rates.split(",")
-        if len(parts) not in (2, 3):
-            raise InputError(f"--rates {options.rates}", fix="write IN,OUT or IN,CACHED,OUT in dollars per million")
-        rates = Rates.dollars(parts[0], parts[-1], parts[1] if len(parts) == 3 else None)
+    rates, prices = rates_of(options)
     return {
         "policy": options.policy or "",
         "accounting": options.accounting or "",
@@ -248,6 +240,7 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
         "reclaim": not options.no_reclaim,
         "samples": options.samples,
         "rates": rates,
+        "prices": prices,
     }
 
 

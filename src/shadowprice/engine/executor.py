@@ -247,7 +247,7 @@ class _Loop:
             return None
 
     def _cost(self, work: Work, found: Completion) -> int:
-        if not self.rates.money:
+        if not self.rates.priced:
             return found.tokens
         if found.usage_source == "server" and found.input_tokens + found.cached_tokens:
             return self.rates.cost(found.usage)
@@ -258,7 +258,7 @@ class _Loop:
         """Nothing, the tokens that were generated, or the whole bound: the last if they are unknown, or cost money."""
         if error.tokens is None:
             return work.bound
-        if error.tokens == 0 or not self.rates.money:
+        if error.tokens == 0 or not self.rates.priced:
             return error.tokens
         return work.bound + self.rates.cost(Usage(output=max(0, error.tokens - work.grant)))
 
@@ -300,7 +300,7 @@ class _Loop:
             self.progress.stop(self.breaker.reason)
         if isinstance(error, LimitViolated):
             self.progress.stop(str(error))
-        elif self.rates.money and error is None and report.cost > work.bound:
+        elif self.rates.priced and error is None and report.cost > work.bound:
             self.progress.stop(f"request {work.request.id!r:.80} cost more than its prompt and its limit can")
         if self.exposed > self.tolerance.exposure * self.ledger.budget + self.most_reserved:
             self.progress.stop(

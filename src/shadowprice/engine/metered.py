@@ -227,18 +227,18 @@ class Metered:
         """The schedule of the `active` requests, which have generated `age` tokens; its price starts a new round."""
         rates = self._batch.rates
         plan = self._schedule(active, age)
-        tokens = available if not rates.money else available * 10**6 // rates.output
+        tokens = available if not rates.priced else available * 10**6 // rates.output
         price = plan.price(tokens)
         worth = plan.index >= price
         expected = min(tokens, round(float(plan.cost[worth].sum())))
-        granted = expected if not rates.money else expected * rates.output // 10**6
+        granted = expected if not rates.priced else expected * rates.output // 10**6
         admitted = int(np.unique(plan.query[worth]).size)
         self.rounds.append(Round(available, active.size, admitted, granted, price, "metered"))
         return plan
 
     def _schedule(self, active: NDArray[np.intp], age: NDArray[np.int64]) -> Schedule:
         batch = self._batch
-        entry = batch.entry(active.tolist()) if batch.rates.money else 0.0
+        entry = batch.entry(active.tolist()) if batch.rates.priced else 0.0
         return schedule(self._corrected.take(active), batch.cap[active], age, entry)
 
     def _next_chunk(self, place: int) -> _Chunk | None:
@@ -324,7 +324,7 @@ class Metered:
         units = (available + sum(self._running.values())) // min(self.concurrency, batch.unanswered)
         share = batch.affordable(place, units)
         if continues:
-            most = share if batch.rates.money else min(share, LARGEST_CHUNK)  # a chunk more would pay its prompt again
+            most = share if batch.rates.priced else min(share, LARGEST_CHUNK)  # a chunk more would pay its prompt again
             return min(length, max(self.chunk, most))
         if not self._counts:  # whatever is granted will be charged
             return length

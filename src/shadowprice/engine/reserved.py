@@ -228,7 +228,7 @@ class Reserved:
     def _cost(self, places: Sequence[int], grants: NDArray[Any]) -> float:
         """The most units that these grants can cost together; infinite if one of them is."""
         batch, total = self._batch, float(grants.sum())
-        if not batch.rates.money or total == np.inf:
+        if not batch.rates.priced or total == np.inf:
             return total
         each = zip(places, grants.tolist(), strict=True)
         return sum(
@@ -240,7 +240,7 @@ class Reserved:
     ) -> tuple[Allocation, NDArray[np.int64]]:
         """Whole tokens for each. Money is divided as output tokens, from which reading the prompt is subtracted."""
         rates = self._batch.rates
-        if not rates.money:
+        if not rates.priced:
             decided = allocate(forecast, available, self.policy, max_tokens=room, **self.options)
             return decided, decided.tokens
         entry = np.ceil(self._batch.entry(waiting))
@@ -256,7 +256,7 @@ class Reserved:
         continues = batch.continues(turn.place)
         if continues is None:  # a piece, and another that shows whether the server continues
             grant = min(TRIAL, grant if so_far else -(-grant // 2))
-        elif continues and not batch.rates.money:
+        elif continues and not batch.rates.priced:
             grant = min(grant, LARGEST_CHUNK)
         if self.samples > 1:
             grant = int(min(grant, batch.cap[turn.place] / self.samples))

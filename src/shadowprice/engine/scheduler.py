@@ -157,7 +157,7 @@ class Batch:
         self.tries += [0] * n
         self.ended += [False] * n
         self.unanswered += n
-        self.prompt += [prompt_bound(r.body) for r in requests] if self.rates.money else [0] * n
+        self.prompt += [prompt_bound(r.body) for r in requests] if self.rates.priced else [0] * n
 
     def __len__(self) -> int:
         return len(self.requests)
@@ -180,17 +180,17 @@ class Batch:
     ) -> Work:
         request = self.requests[place]
         bound = grant
-        if self.rates.money:
+        if self.rates.priced:
             bound = self.rates.bound(self.prompt[place] + (so_far.tokens if so_far else 0), grant)
         return Work(place, request, grant, bound, request.body if body is None else body, so_far, suffix, sample)
 
     def affordable(self, place: int, units: int) -> int:
         """Tokens that the next part of an answer can be granted for `units`."""
-        return self.rates.limit(self.prompt[place] + self.age(place), units) if self.rates.money else units
+        return self.rates.limit(self.prompt[place] + self.age(place), units) if self.rates.priced else units
 
     def entry(self, places: Sequence[int]) -> Array:
         """What the next part of each answer costs before its first token, in output tokens."""
-        if not self.rates.money:
+        if not self.rates.priced:
             return np.zeros(len(places))
         return np.array([self.rates.entry(self.prompt[place] + self.age(place)) for place in places])
 

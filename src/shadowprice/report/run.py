@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shadowprice.accounts.view import LEDGER, whole_answers
+from shadowprice.cost import show_dollars
 from shadowprice.report.plot import Plot, page_figure
 from shadowprice.report.render import definitions, render
 from shadowprice.report.run_data import OUTCOMES, RunData, read_run
@@ -45,6 +46,7 @@ def run_page(run: RunData, requests: Shown) -> str:
         name=run.folder.resolve().name,
         unit=unit,
         spent_of_budget=f"{_plain(run, run.spent)} of {run.show(run.budget)}",
+        dollars=show_dollars(run.usage, run.prices) if run.prices else "",
         shown=requests,
         everything=_everything(run),
         attempts=attempts,
@@ -74,7 +76,9 @@ def _facts(run: RunData) -> list[tuple[str, str]]:
         facts.append(("correct", f"{run.correct:,}"))
     if run.budget:
         facts.append(("of the budget spent", f"{100 * run.spent / run.budget:.1f}%"))
-    if run.rates.money:
+    if run.prices:
+        facts.append(("dollars", show_dollars(run.usage, run.prices)))
+    if run.rates.priced or run.prices:
         facts.append(("tokens generated", f"{run.usage.output:,}"))
         facts.append(("tokens read", f"{run.usage.input + run.usage.cached:,}"))
     if prices := [each["price"] for each in run.clearings if each.get("price") is not None]:

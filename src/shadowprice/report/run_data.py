@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from shadowprice.accounts.view import REQUESTS, Account, Attempt, RequestView, is_estimate, read_account
-from shadowprice.cost import Rates, show
+from shadowprice.cost import ALL_TOKENS, Rates, show
 from shadowprice.formats.asked import Asked, read_asked
 from shadowprice.formats.results import DECLINED
 from shadowprice.report.labels import Variant
@@ -29,7 +29,7 @@ _MOST_CAUSES = 20  # of failures that are listed
 
 @dataclass(frozen=True)
 class RunData:
-    """Amounts are in units: output tokens or, where `rates` are in money, nano-dollars."""
+    """Amounts are in units: tokens or, where `rates` are in money, nano-dollars."""
 
     folder: Path
     model: str
@@ -40,6 +40,7 @@ class RunData:
     reclaim: bool  # what is not used is granted again
     done: bool
     rates: Rates
+    prices: Rates | None  # in dollars, beside a budget of tokens
     budget: int
     spent: int
     beyond_grants: int
@@ -97,6 +98,7 @@ def read_run(folder: Path) -> RunData:
         reclaim=bool(asked.get("reclaim", True)),
         done=done,
         rates=account.rates,
+        prices=account.prices,
         budget=account.budget,
         spent=account.spent,
         beyond_grants=account.beyond_grants,
@@ -130,12 +132,12 @@ def _total(account: Account) -> int | None:
 
 def _settings(account: Account, asked: Mapping[str, Any]) -> list[tuple[str, Any]]:
     names = {"input": "input, sha256", "gold": "gold, sha256"}
-    rates = account.rates
-    priced = {name: show(getattr(rates, name), rates) for name in ("input", "cached", "output")} if rates.money else {}
+    rates, prices = account.rates, account.rates if account.rates.money else account.prices
+    priced = {name: show(getattr(prices, name), prices) for name in ("input", "cached", "output")} if prices else {}
     return [
         ("run folder", account.path),
         ("started", account.manifest.get("created")),
-        ("budget", show(account.budget, rates)),
+        ("budget", show(account.budget, rates) + (", prompts included" if rates == ALL_TOKENS else "")),
         ("per million tokens", priced),
         *(
             (names.get(name, name.replace("_", " ")), ("no", "yes")[value] if isinstance(value, bool) else value)
@@ -153,7 +155,7 @@ def _settings(account: Account, asked: Mapping[str, Any]) -> list[tuple[str, Any
 def _request(account: Account, view: RequestView, done: bool) -> Record:
     outcome = _outcome(view, done)
     chance, details = view.forecast.get("solve"), view.failure.details if view.failure else {}
-    money = account.rates.money
+    several = account.rates.priced  # kinds of tokens count
     return {
         "id": view.id,
         "outcome": outcome,
@@ -165,8 +167,8 @@ def _request(account: Account, view: RequestView, done: bool) -> Record:
         "attempts": len(view.attempts),
         "grant": _grant(view) if view.attempts else None,
         "cost": view.cost if view.attempts else None,
-        "generated": view.usage.output if money and view.attempts else None,
-        "read": view.usage.input + view.usage.cached if money and view.attempts else None,
+        "generated": view.usage.output if several and view.attempts else None,
+        "read": view.usage.input + view.usage.cached if several and view.attempts else None,
         "tokens": view.usage.output,
     }
 
@@ -189,7 +191,7 @@ def _why(account: Account, view: RequestView, outcome: str) -> str:
     if outcome == WAITING:
         return _why_waiting(view.attempts[-1].end)
     if outcome in ("finished", "landed"):
-        limit = "" if account.metered or account.rates.money else f" of {_grant(view):,}" if view.attempts else ""
+        limit = "" if account.metered or account.rates.priced else f" of {_grant(view):,}" if view.attempts else ""
         how = "ended" if outcome == "finished" else "was asked for its final answer"
         several = len(view.attempts) > 1 and (account.manifest.get("asked") or {}).get("samples", 1) > 1
         samples = f", in {len(view.attempts):,} samples" if several else ""

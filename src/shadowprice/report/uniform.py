@@ -83,7 +83,7 @@ def _cost(view: RequestView, rates: Rates) -> int:
 
 def _limit(account: Account, views: Sequence[RequestView], share: int) -> int:
     """The tokens that a share allows; with money, after a prompt of average length."""
-    if not account.rates.money:
+    if not account.rates.priced:
         return share
     read = [a.usage.input + a.usage.cached for view in views for a in view.attempts[:1] if a.usage.input]
     return account.rates.limit(round(sum(read) / len(read)) if read else 0, share)

@@ -13,6 +13,7 @@ _WAYS = [
     (r": 405\b|redirect", "check --base-url: it usually ends in /v1"),
     (r": 429\b", f"the server limits how much it takes: a smaller --concurrency, {_AGAIN}"),
     (r": 503\b|answered 503", "the server was overloaded, or still loading: --resume later"),
+    (r"--context \d", f"give --context as much; {_AGAIN}"),
     (r": 413\b|context.length|too long|maximum context", "shorten the request, in a new run"),
     (r": 4\d\d\b|request_refused", "the server refuses the request itself: correct it, in a new run"),
     (r"no connection|connection refused|unknown host|name resolution", f"is the server up at --base-url? {_AGAIN}"),
