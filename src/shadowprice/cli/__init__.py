@@ -15,7 +15,7 @@ from shadowprice import __version__
 from shadowprice.cli import collect, demo, forecast, plan, report, reproduce, run, train
 from shadowprice.cli.common import BAD_INPUT, DONE, INTERRUPTED, Interrupted
 from shadowprice.cli.options import EXIT, Parser
-from shadowprice.cli.terminal import cleaned_streams
+from shadowprice.cli.terminal import cleaned_streams, say
 from shadowprice.errors import ShadowpriceError
 
 _DESCRIPTION = "Spend a fixed budget of tokens or money where it buys the most correct answers, and never exceed it."
@@ -84,7 +84,7 @@ def _in_words(error: BaseException) -> str | None:
 
 
 def _fail(message: str, code: int = BAD_INPUT) -> int:
-    print(f"shadowprice: {' '.join(message.split())}", file=sys.stderr)
+    say(f"shadowprice: {' '.join(message.split())}")
     return code
 
 

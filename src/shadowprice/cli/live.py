@@ -147,9 +147,9 @@ class _Signals:
 
         def end() -> None:
             """Nobody may be there for a second Ctrl-C, so there is a limit to what is waited for."""
+            deadlines.append(loop.call_later(_GRACE, cancel))
             if not self._progress.stopped:
                 interrupt()
-            deadlines.append(loop.call_later(_GRACE, cancel))
 
         deadlines: list[asyncio.TimerHandle] = []
         before = {}
