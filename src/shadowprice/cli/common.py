@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import IO, TYPE_CHECKING, Any
 
-from shadowprice.cli.terminal import raw
+from shadowprice.cli.terminal import raw, say
 from shadowprice.errors import InputError, MissingExtra
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def given(options: argparse.Namespace, *, model: str | None = None) -> Iterator[
             model=model,
         )
         if found.understood and not options.quiet:
-            print(found.understood, file=sys.stderr)
+            say(found.understood)
         yield found
 
 

@@ -25,7 +25,7 @@ from shadowprice.cli.common import (
     standard_output,
     where_programs_ran,
 )
-from shadowprice.cli.live import make_backend, rates_of, run_to_end, show_progress
+from shadowprice.cli.live import make_backend, rates_of, resumable, run_to_end, show_progress
 from shadowprice.cli.options import (
     EXIT,
     INPUTS,
@@ -145,7 +145,7 @@ def run(options: argparse.Namespace) -> int:
         check_gold(gold, unsafe_code=options.unsafe_code)
         chosen = Settings(**{name: value for name, value in settings.items() if name != "prices"})
         backend = make_backend(options, cache=chosen.accounting == "metered")
-        with _make_run(options, requests, gold, backend, teacher, folder, settings) as run:
+        with resumable(folder), _make_run(options, requests, gold, backend, teacher, folder, settings) as run:
             with show_progress(len(run.requests), run.settings.rates, quiet=options.quiet) as on_event:
                 summary = run_to_end(
                     lambda: run.execute(on_event=on_event, tolerance=endures), run.progress, [backend, teacher], folder

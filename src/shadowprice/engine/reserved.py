@@ -26,7 +26,6 @@ from shadowprice.forecast.conditional import remaining
 from shadowprice.market import allocate
 from shadowprice.types import Allocation, Completion, Forecast, Request, Result
 
-
 _MARGIN = 4.0  # times the median: few answers are longer
 
 
