@@ -189,6 +189,11 @@ def option(text: str) -> tuple[str, Any]:
         raise InputError(f"--option {text!r} is not NAME=NUMBER", fix="write it as beta=0.002") from None
 
 
+def about(number: float) -> str:
+    """A number that is not exact: two digits, or whole ones."""
+    return f"{number:,.0f}" if number >= 10 else f"{number:.2g}"
+
+
 def count(number: int, noun: str) -> str:
     plural = noun[:-1] + "ies" if noun.endswith("y") else noun + "s"
     return f"{number:,} {noun if number == 1 else plural}"

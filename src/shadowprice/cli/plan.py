@@ -8,7 +8,18 @@ import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from shadowprice.cli.common import DONE, EXHAUSTED, bar, count, forecaster, given, option, outputs, standard_output
+from shadowprice.cli.common import (
+    DONE,
+    EXHAUSTED,
+    about,
+    bar,
+    count,
+    forecaster,
+    given,
+    option,
+    outputs,
+    standard_output,
+)
 from shadowprice.cli.options import EXIT, INPUTS, POLICIES, Commands, add_command, add_limit_field, add_market
 from shadowprice.errors import InputError
 
@@ -99,10 +110,10 @@ def _verdict(result: Plan, out: str, errors: str) -> str:
         gap = (result.bound - result.utility) / result.bound if result.bound else 0.0
         best = "no division of the budget is better" if gap < 1e-9 else f"within {100 * gap:.2g}% of the best"
         # Only the utility of `expected` is something that can be counted.
-        worth = f"about {result.utility:.3g} correct answers: " if result.policy == "expected" else ""
+        worth = f"about {about(result.utility)} correct answers: " if result.policy == "expected" else ""
         rows.append(f"  expected  {worth}{best}")
     worth = ""
     if result.more_utility is not None and result.policy == "expected":
-        worth = f", about {result.more_utility:.2g} correct answers"
+        worth = f", about {about(result.more_utility)} correct answers"
     rows.append(f"  10% more  {result.more_budget:,} tokens would buy {result.more_admitted:+,} admitted{worth}")
     return "\n".join(rows)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from shadowprice.cli.common import (
     DONE,
     EXHAUSTED,
+    about,
     count,
     forecaster,
     given,
@@ -168,8 +169,8 @@ def run(options: argparse.Namespace) -> int:
         more = show_beside(summary.usage, rates, prices)
         rows = [
             f"{count(summary.requests, 'request')}, {show(summary.budget, rates)}, policy {policy}",
-            f"  answered   {count(summary.count('finished', 'landed'), 'request')}, {summary.count('truncated'):,} more "
-            f"cut at their limit -> {out}",
+            f"  answered   {count(summary.count('finished', 'landed'), 'request')}, "
+            f"{summary.count('truncated'):,} more cut at their limit -> {out}",
             f"  unanswered {summary.count('declined'):,} declined, {summary.count('failed'):,} failed, "
             f"{summary.count('not_sent'):,} not sent -> {errors}",
             *(f"  failed     {count(times, 'request')}: {cause}" for cause, times in summary.causes.items()),
@@ -177,11 +178,12 @@ def run(options: argparse.Namespace) -> int:
         if summary.correct is not None:
             where = where_programs_ran(summary.sandbox)
             rows.append(f"  correct    {summary.correct:,} of {summary.graded:,} graded{where}")
-        rows.append(f"  spent      {show_spent(summary.spent, summary.budget, rates)}{more}; the account is in {folder}")
+        spent = show_spent(summary.spent, summary.budget, rates)
+        rows.append(f"  spent      {spent}{more}; the account is in {folder}")
         if teaching:
             rows.append(f"  teacher    {_in_words(teaching)}")
         if policy in ("index", "expected") and summary.price:
-            rows.append(f"  price      1,000 more tokens would buy about {1000 * summary.price:.2g} correct answers")
+            rows.append(f"  price      1,000 more tokens would buy about {about(1000 * summary.price)} correct answers")
         print("\n".join(rows), file=talk)
     for warning in _warnings(summary, rates):
         print(f"warning: {warning}", file=sys.stderr)

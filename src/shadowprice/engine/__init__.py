@@ -34,8 +34,8 @@ HINDSIGHT = ("oracle", "clairvoyant")  # policies that need to know the answers
 class Settings:
     """Everything that a scheduler's decisions depend on.
 
-    policy      a name in `market.POLICIES`; `index` (metered accounting only); or `auto`: the index in metered accounting
-                where the backend continues answers, `expected` in reserved accounting where it does not
+    policy      a name in `market.POLICIES`; `index` (metered accounting only); or `auto`: the index in metered
+                accounting where the backend continues answers, `expected` in reserved accounting where it does not
     accounting  reserved: grants count against the budget until their answers end; metered: tokens count when
                 they are generated, and answers continue where they stopped. Where policy and accounting are left out,
                 the one follows from the other; without both it is `auto`

@@ -3,8 +3,8 @@
     the server continues answers      metered accounting with the index
     it does not                       reserved accounting with `expected`, cleared again with what was not used
 
-Some servers show only by trying which of the two they are. The index tries it first, with two short pieces of one answer;
-if the server turns out to start over, everything goes on with `expected`, and the first answer is generated again.
+Some servers show only by trying which of the two they are. The index tries it first, with two short pieces of one
+answer; if the server turns out to start over, everything goes on with `expected`, and that answer is generated again.
 """
 
 from __future__ import annotations
