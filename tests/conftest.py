@@ -24,6 +24,7 @@ SLOW_FILES = (
     "backends/test_llamacpp.py",
     "cli/test_bad_inputs.py",
     "cli/test_guide.py",
+    "cli/test_local.py",
     "cli/test_train.py",
     "engine/test_bulk.py",
     "engine/test_contract.py",

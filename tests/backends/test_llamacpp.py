@@ -3,6 +3,7 @@
 import asyncio
 import importlib.util
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,8 +15,10 @@ from dataclasses import replace
 import pytest
 
 from shadowprice.backends import llamacpp as llamacpp_module
+from shadowprice.backends._gguf import trained_context
 from shadowprice.backends.base import LANDING, join, prefix
 from shadowprice.backends.llamacpp import LlamaCppBackend, LlamaCppServer
+from shadowprice.backends.models import MODELS, default_context
 from shadowprice.backends.openai import OpenAIBackend
 from shadowprice.datasets.tasks import tasks
 from shadowprice.errors import BackendError, InputError, MissingExtra, Refused, Unavailable
@@ -24,6 +27,12 @@ from shadowprice.errors import BackendError, InputError, MissingExtra, Refused, 
 @pytest.fixture(scope="module")
 def server(gguf):
     with LlamaCppServer(gguf) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def small(gguf):
+    with LlamaCppServer(gguf, slots=2, context=256) as running:
         yield running
 
 
@@ -97,7 +106,7 @@ class TestAnswers:
 
     def test_a_prompt_too_long_for_the_context_is_refused(self, client):
         with pytest.raises(Refused, match="context"):
-            answers(client, [("word " * 2000, 5)])
+            answers(client, [("word " * 3000, 5)])
 
     def test_its_count_can_be_read_while_it_is_busy(self, client, server):
         with ThreadPoolExecutor(1) as thread:
@@ -106,6 +115,102 @@ class TestAnswers:
                 assert server.tokens_predicted() >= 0
                 time.sleep(0.05)
             assert sum(answer.tokens for answer in busy.result()) == 16 * 8
+
+
+class TestContext:
+    """What fits is counted with the model's own tokenizer, before anything is sent."""
+
+    STORY = "Write a long story about a river."
+
+    @pytest.fixture
+    def backend(self, small, monkeypatch):
+        monkeypatch.setattr(llamacpp_module, "LlamaCppServer", lambda path, **options: small)
+        monkeypatch.setattr(small, "close", lambda: None)
+        return LlamaCppBackend(small.path)
+
+    def asked(self, backend, *bodies, limit=1000):
+        async def run():
+            try:
+                return await asyncio.gather(*(backend.complete(each, limit) for each in bodies), return_exceptions=True)
+            finally:
+                await backend.close()
+
+        return asyncio.run(run())
+
+    @pytest.mark.parametrize("more", [{}, {"stop": ["no such text"]}], ids=str)
+    def test_a_limit_above_the_room_is_lowered_to_it(self, backend, more):
+        (answer,) = self.asked(backend, {**body(self.STORY), **more, "ignore_eos": True})
+        assert answer.finish == "length"
+        assert answer.input_tokens + answer.cached_tokens + answer.tokens == 256
+
+    @pytest.mark.parametrize("more", [{}, {"stop": ["no such text"]}], ids=str)
+    def test_what_does_not_fit_is_refused_with_what_would_hold_it_and_not_sent(self, backend, more):
+        before = backend.server.tokens_predicted()
+        too_long = {**body("word " * 300), **more}
+        too_much = {**body(self.STORY), "max_tokens": 1000, **more}
+        never = {**body(self.STORY), "max_tokens": 9000, **more}
+        found = self.asked(backend, too_long, too_much, never, limit=5)
+        assert all(isinstance(error, Refused) and not error.sent and error.tokens == 0 for error in found)
+        assert len({error.cause for error in found}) == 1
+        assert "--context" in found[0].cause
+        assert re.search(r"a prompt of 3\d\d tokens leaves nothing .* of 256 for .* \(--context 768\)", str(found[0]))
+        assert re.search(r"a prompt of 3\d tokens and a limit of 1,000 do not fit .*\(--context 1280\)", str(found[1]))
+        assert "--context holds 8,192 at most: shorten it" in str(found[2])
+        assert backend.server.tokens_predicted() == before
+
+    @pytest.mark.parametrize("question", ["Two\n\n plus  two?", "日本の首都は？ 🐈", "<|im_start|>x<|im_end|>"])
+    def test_the_count_is_what_the_server_reads(self, backend, question):
+        async def both():
+            room = await backend.room(body(question))
+            answer = await backend.complete(body(question), 1)
+            raw = await backend.room({"prompt": [1, 2, 3]})
+            await backend.close()
+            return room, answer, raw
+
+        room, answer, raw = asyncio.run(both())
+        assert 256 - room == answer.input_tokens + answer.cached_tokens
+        assert raw == 253
+
+    def test_it_is_the_models_own_by_default(self, gguf, tmp_path):
+        (tmp_path / "other.gguf").symlink_to(gguf)
+        assert default_context(gguf, trained_context(gguf)) == MODELS["smollm2-135m"].context
+        assert default_context(tmp_path / "other.gguf", trained_context(tmp_path / "other.gguf")) == 4096
+        assert default_context(tmp_path / "small.gguf", 2048) == 2048
+
+    @pytest.mark.parametrize(
+        ("options", "said"),
+        [
+            (
+                {"context": 16384},
+                r"was trained for a context of 8,192 tokens, not 16,384 \(give --context 8192 or less",
+            ),
+            ({"context": 0}, r"--context 0 \(give 1 or more"),
+            ({"threads": 0}, r"--threads 0"),
+            ({"slots": 0}, r"--slots 0"),
+            ({"gpu_layers": -1}, r"--gpu-layers -1 \(give 0 or more"),
+        ],
+    )
+    def test_numbers_that_cannot_be(self, gguf, options, said):
+        with pytest.raises(InputError, match=said):
+            LlamaCppServer(gguf, **options)
+
+    def test_layers_for_a_gpu_that_is_not_there(self, gguf):
+        import xllamacpp
+
+        if any("GPU" in device["type"].name for device in xllamacpp.get_device_info()):
+            pytest.skip("there is one")
+        with pytest.raises(InputError, match="finds no GPU"):
+            LlamaCppServer(gguf, slots=1, context=256, gpu_layers=4)
+        LlamaCppServer(gguf, slots=1, context=256, gpu_layers=0).close()
+
+    def test_answers_are_the_same_with_more_threads_and_another_context(self, gguf, client):
+        prompts = [task.prompt for task in tasks(5, 6)]
+        one = answers(client, [(prompt, 24) for prompt in prompts])
+        with LlamaCppServer(gguf, slots=2, context=512, threads=2) as server, pytest.MonkeyPatch.context() as patch:
+            patch.setattr(llamacpp_module, "LlamaCppServer", lambda path, **options: server)
+            other = LlamaCppBackend(gguf)
+            two = answers(other, [(prompt, 24) for prompt in prompts])
+        assert [answer.ids for answer in one] == [answer.ids for answer in two]
 
 
 class TestContinuing:

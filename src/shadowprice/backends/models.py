@@ -207,23 +207,32 @@ def _fetch_from_hub(name: str, report: Callable[[str], None]) -> Path:
 
 def _download_from_hub(repo: str, file: str) -> Path:
     import huggingface_hub
-    from huggingface_hub.errors import EntryNotFoundError, RepositoryNotFoundError
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError, RepositoryNotFoundError
 
     from shadowprice.forecast.huggingface import quiet
 
     try:
         with quiet():  # its progress bar stays
             path = Path(huggingface_hub.hf_hub_download(repo, file))
+    except LocalEntryNotFoundError as error:  # its own words blame the cache
+        raise InputError(f"{repo}/{file} cannot be fetched: {_cause(error)}", fix="is the hub reachable?") from None
     except (RepositoryNotFoundError, EntryNotFoundError):
         raise InputError(
             f"the hub has no {file} in {repo}", fix="check the name; $HF_TOKEN for a private one"
         ) from None
     except Exception as error:  # its own, its HTTP client's and the system's: they have no common root
-        reason = " ".join(str(error).split())[:300] or type(error).__name__
-        raise InputError(f"{repo}/{file} cannot be fetched: {reason}", fix="try again: what arrived is kept") from None
+        raise InputError(f"{repo}/{file} cannot be fetched: {_cause(error)}", fix="try again") from None
     blob = path.resolve()  # named by the checksum that the hub gave
     if len(blob.name) == 64 and sha256_of(blob) != blob.name:
         blob.unlink()
         path.unlink(missing_ok=True)
         raise InputError(f"{repo}/{file} arrived damaged", fix="try again")
     return path
+
+
+def _cause(error: BaseException) -> str:
+    """Why a download failed, in one line: what the library's error was raised for, if it says."""
+    first = error
+    while first.__cause__ is not None:
+        first = first.__cause__
+    return " ".join(str(first).split())[:300] or type(first).__name__

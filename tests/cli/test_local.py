@@ -1,0 +1,88 @@
+"""`shadowprice run --local`, for real: what fits into the context of a model on this machine, and what does not."""
+
+import json
+
+import pytest
+
+from shadowprice.accounts.sqlite import Ledger
+from shadowprice.cli import main
+
+from ..backends.conftest import gguf as gguf
+from ..conftest import read_jsonl, request_line
+
+STORY = "Write a very long story about a river, and never end it."
+
+
+@pytest.fixture
+def run(tmp_path, gguf):
+    def command(path, *more) -> int:
+        arguments = [
+            "run", path, "--budget", 9000, "--quiet", "--force", "--local", gguf, "--context", 256, "--slots", 2,
+            "--out", tmp_path / "out", "--errors", tmp_path / "err", "--run-folder", tmp_path / "run", *more,
+        ]  # fmt: skip
+        return main([str(argument) for argument in arguments])
+
+    return command
+
+
+def lines(folder):
+    return {line["custom_id"]: line for line in [*read_jsonl(folder / "out"), *read_jsonl(folder / "err")]}
+
+
+@pytest.mark.parametrize("more", [(), ("--policy", "index")])
+def test_grants_are_capped_at_what_the_context_leaves_and_what_does_not_fit_is_refused(
+    run, batch, tmp_path, capsys, more
+):
+    path = batch(
+        [
+            request_line("story", STORY, ignore_eos=True),
+            request_line("long", "word " * 300),
+            request_line("much", STORY, max_tokens=1000),
+            request_line("short", "What is the capital of Japan?", max_tokens=20),
+        ]
+    )
+    assert run(path, *more, "--json") == 3
+    summary = json.loads(capsys.readouterr().out)
+    found = lines(tmp_path)
+    story = found["story"]
+    assert story["shadowprice"]["outcome"] == "truncated"
+    assert story["response"]["body"]["usage"]["total_tokens"] == 256
+    assert summary["flags"] == {}
+    assert found["short"]["shadowprice"]["outcome"] == "finished"
+    for name, fix in (("long", "(--context 768)"), ("much", "(--context 1280)")):
+        error = found[name]["error"]
+        assert error["code"] == "context_length_exceeded"
+        assert error["message"].endswith(fix)
+    assert summary["causes"] == {"longer than the context of 256 tokens, see --context": 2}
+    with Ledger.reopen(tmp_path / "run" / "ledger.sqlite") as ledger:
+        assert ledger.spent == sum(found[name]["shadowprice"]["cost"] for name in ("story", "short"))
+    # The fix that was named is one: the run goes on where it stopped.
+    assert run(path, *more, "--resume", "--context", 1280) == 0
+
+
+def test_prompts_count_where_they_are_to(run, batch, tmp_path, capsys):
+    """A part of an answer reads the answer so far, most of it from the cache."""
+    path = batch([request_line("story", STORY, ignore_eos=True), request_line("short", "What is 2 + 2?")])
+    assert run(path, "--policy", "index", "--count", "input+output", "--json") == 0
+    summary = json.loads(capsys.readouterr().out)
+    usage = summary["usage"]
+    assert summary["spent"] == usage["output"] + usage["input"] + usage["cached"]
+    assert usage["input"] + usage["cached"] > 0
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--context", 9999), "was trained for a context of 8,192 tokens, not 9,999 (give --context 8192 or less)"),
+        (("--threads", 0), "--threads 0 (give 1 or more)"),
+        (("--slots", 0), "--slots 0 (give 1 or more)"),
+        (("--local", "hf:org/models"), "hf:org/models names no file on the hub (write it as hf:OWNER/REPO/FILE.gguf)"),
+        (("--local", "no-such-model"), "no-such-model: no such model"),
+    ],
+)
+def test_what_cannot_be_is_said_in_one_line(run, batch, tmp_path, capsys, more, said):
+    assert run(batch([request_line("a")]), *more) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert len(error.splitlines()) == 1
+    assert not (tmp_path / "run").exists()
