@@ -193,7 +193,7 @@ def run(options: argparse.Namespace) -> int:
 def _requests(options: argparse.Namespace, found: Input, folder: str, settings: dict[str, Any]) -> list[Request]:
     """The requests; what is wrong with the input, the budget or the run folder is said here."""
     from shadowprice.cost import parse_budget
-    from shadowprice.runs import requests_from
+    from shadowprice.formats.requests import requests_from
 
     if not options.resume and os.path.lexists(folder) and not (os.path.isdir(folder) and not os.listdir(folder)):
         raise InputError("exists", path=folder, fix="--resume continues it; --run-folder names another")
