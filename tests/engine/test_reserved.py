@@ -350,7 +350,7 @@ class TestMoney:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (Settings("index"), "policy index in reserved accounting"),
+        (Settings("index", "reserved"), "policy index in reserved accounting"),
         (Settings("index", "metered", options={"beta": 1}), "takes no options"),
         (Settings("clear", "metered", reclaim=False), "no reclaim in metered accounting"),
         (Settings("clear", "metered", samples=2), "several samples in metered accounting"),

@@ -196,13 +196,15 @@ class Reserved:
             )
         self._cleared = True
         if self.reclaim and not grants.any():
-            grants = self._leftovers(waiting, room, available)
+            grants = self._leftovers(waiting, age, room, available)
         if grants.any():
             admitted, granted = int(np.count_nonzero(grants)), int(self._cost(waiting, grants))
             self.rounds.append(Round(available, len(waiting), admitted, granted, decided.price, decided.status))
         return grants
 
-    def _leftovers(self, waiting: Sequence[int], room: NDArray[np.float64], available: int) -> NDArray[np.int64]:
+    def _leftovers(
+        self, waiting: Sequence[int], age: NDArray[np.int64], room: NDArray[np.float64], available: int
+    ) -> NDArray[np.int64]:
         """What is left where the market admits nobody: no budget stays idle while somebody waits.
 
         Everybody is served as far as they may be, if that is affordable. If not, the shortest forecasts are, with a
@@ -212,7 +214,8 @@ class Reserved:
         if self._cost(waiting, room) <= available:
             return room.astype(np.int64)
         grants = np.zeros(len(waiting), dtype=np.int64)
-        tokens = batch.forecast.tokens[np.asarray(waiting)]
+        # An answer that is longer than its forecast is expected to go on for as long again.
+        tokens = np.maximum(batch.forecast.tokens[np.asarray(waiting)], age)
         wanted = np.maximum(1, np.minimum(room, np.ceil(_MARGIN * tokens)))
         for at in np.argsort(tokens, kind="stable").tolist():
             if room[at] < 1:
