@@ -9,6 +9,7 @@ user's settings for the hub ($HF_HOME, $HF_ENDPOINT, $HF_TOKEN); an interrupted 
 
 from __future__ import annotations
 
+import importlib
 import io
 import os
 import re
@@ -234,9 +235,7 @@ def _download_from_hub(repo: str, file: str, report: Callable[[str], None]) -> P
 
 def _reporting(report: Callable[[str], None]) -> Any:
     """A progress bar that draws nothing, and reports every tenth of the download."""
-    from huggingface_hub import utils
-
-    bar: Any = utils.tqdm
+    bar: Any = importlib.import_module("huggingface_hub.utils").tqdm
     told = 0  # by any of the bars: some downloads have two
 
     class Reporting(bar):  # type: ignore[misc]
