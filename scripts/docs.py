@@ -23,6 +23,7 @@ import frontier
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 API = ROOT / "docs" / "api.md"
+CLI = ROOT / "docs" / "cli.md"
 RESULTS = ROOT / "build" / "reproduce"
 RECORD = ROOT / "docs" / "frontier.json"
 FIGURE = ROOT / "docs" / "frontier.svg"
@@ -94,12 +95,12 @@ def main() -> int:
         record = frontier.record_of(RESULTS)
         RECORD.write_text(json.dumps(record, indent=1) + "\n")
         frontier.draw(record, FIGURE)
-        for path in (README, API):
+        for path in (README, API, CLI):
             path.write_text(regenerated(path.read_text(), record))
         return 0
     record = json.loads(RECORD.read_text())
     drifted = [f"{RECORD.relative_to(ROOT)}: {what}" for what in frontier.drift(record, FIGURE)]
-    for path in (README, API):
+    for path in (README, API, CLI):
         if regenerated(path.read_text(), record) != path.read_text():
             drifted.append(f"{path.relative_to(ROOT)} is not what the code and the record say")
     for what in drifted:

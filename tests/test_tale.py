@@ -22,8 +22,9 @@ from shadowprice.cli import main
 from shadowprice.cost import Rates
 from shadowprice.engine.prompts import with_limit
 from shadowprice.errors import Refused, Unavailable
+from shadowprice.formats.requests import requests_from
 from shadowprice.formats.results import ESTIMATE
-from shadowprice.runs import Run, requests_from
+from shadowprice.runs import Run
 from shadowprice.tale import LIMIT, ask, estimates_in, parse_estimate, with_estimates
 from shadowprice.types import Completion
 from tests.quick import QUICK

@@ -29,9 +29,9 @@ from shadowprice.engine.executor import USUAL, Progress, Tolerance, execute
 from shadowprice.engine.scheduler import Round, Scheduler
 from shadowprice.errors import BackendError, InputError
 from shadowprice.forecast import Predictor, default, predict_all
-from shadowprice.formats.batch import as_batch, parse_batch, read_batch
 from shadowprice.formats.files import Target, replacing
 from shadowprice.formats.questions import Gold
+from shadowprice.formats.requests import check_requests, requests_from
 from shadowprice.formats.results import ESTIMATE, parse_chunk, parse_result
 from shadowprice.grading import check_code_grading, grade
 from shadowprice.run_folder import RunFolder
@@ -46,6 +46,7 @@ class Summary:
     requests: int
     outcomes: dict[str, int]
     correct: int | None
+    graded: int
     budget: int
     spent: int
     overspent: int
@@ -103,13 +104,7 @@ class Run:
         **settings: Any,
     ) -> None:
         self.requests = requests_from(requests)
-        if not self.requests:
-            raise InputError("has no requests", fix="give one or more")
-        refuse_several_answers(self.requests)
-        refuse_reserved_names(self.requests)
-        refuse_same_names(self.requests)
-        if rates.priced:
-            refuse_unbounded_prompts(self.requests)
+        check_requests(self.requests, priced=rates.priced)
         self.settings = Settings(rates=rates, **settings)
         self.settings.check()
         self.backend, self.teacher, self.gold = backend, teacher, gold
@@ -122,6 +117,7 @@ class Run:
         self._executing = self._executed = False
         self._task: asyncio.Task[Summary] | None = None  # of the latest `async for`
         self._rounds: list[Round] = []
+        self._scheduler: Scheduler | None = None
         asked = {
             "input": _hash(self.requests),
             "model": backend.model,
@@ -144,6 +140,13 @@ class Run:
     def price(self) -> float | None:
         """The price of the latest clearing."""
         return self._rounds[-1].price if self._rounds else None
+
+    @property
+    def policy(self) -> str:
+        """The policy; of `auto`, what it has become."""
+        if self._scheduler is None and self.folder:
+            return str(self.folder.manifest.get("served") or self.settings.policy)
+        return getattr(self._scheduler, "policy", self.settings.policy)
 
     @property
     def spent(self) -> int:
@@ -238,6 +241,7 @@ class Run:
             self.folder.save(done=False)
             self.folder.keep_forecast([request.id for request in self.requests], forecast)
         scheduler = make_scheduler(self.settings, lambda request: self.backend.can_continue(request.body))
+        self._scheduler = scheduler
         self._rounds = scheduler.rounds
         scheduler.add(await self._within_context(), forecast)
         self._restore(scheduler)
@@ -247,7 +251,7 @@ class Run:
             nonlocal kept
             if self.folder and len(scheduler.rounds) != kept:
                 kept = len(scheduler.rounds)
-                self.folder.save(rounds=[asdict(each) for each in scheduler.rounds])
+                self.folder.save(rounds=[asdict(each) for each in scheduler.rounds], served=self.policy)
             on_event(progress)
 
         await execute(
@@ -281,6 +285,7 @@ class Run:
             requests=len(self.requests),
             outcomes=dict(Counter(result.outcome for result in results)),
             correct=sum(result.correct is True for result in results) if self.gold else None,
+            graded=sum(result.correct is not None for result in results),
             budget=self.budget,
             spent=self.ledger.spent,
             overspent=self.ledger.overspent,
@@ -417,56 +422,10 @@ def charged_before(ledger: Ledger, place: Mapping[str, int]) -> dict[int, int]:
     return dict(costs)
 
 
-def requests_from(
-    source: Sequence[str | Mapping[str, Any] | Request] | str | os.PathLike[str], label: str | None = None
-) -> list[Request]:
-    """Requests from a batch file, or from texts, OpenAI bodies and batch lines; errors name the file by `label`."""
-    if not isinstance(source, str | os.PathLike):
-        source = list(source)
-    if isinstance(source, str | os.PathLike):
-        return [line.request for line in read_batch(source, label)]
-    made = [each for each in source if isinstance(each, Request)]
-    plain = [each for each in source if not isinstance(each, Request)]
-    if made and plain:
-        raise InputError("requests are both Request objects and others", path=label, fix="give all in one form")
-    if made:
-        return made
-    return [line.request for line in parse_batch(as_batch(plain), label or "requests")]
-
-
 def check_gold(gold: Gold | None, *, unsafe_code: bool = False) -> str:
     """The level of the sandbox that programs will be graded in, empty if there are none; InputError without one."""
     programs = any(grader == "code" for _, grader in (gold or {}).values())
     return check_code_grading(unsafe_code) if programs else ""
-
-
-def refuse_unbounded_prompts(requests: Sequence[Request]) -> None:
-    """Images, files and sound are named by a few bytes and read as thousands of tokens: no cost bounds them."""
-    for request in requests:
-        for message in request.body.get("messages") or ():
-            content = message.get("content") if isinstance(message, Mapping) else None
-            parts = content if isinstance(content, list) else []
-            if any(isinstance(part, Mapping) and part.get("type", "text") not in ("text", "refusal") for part in parts):
-                problem = f"request {request.id!r:.80} has more than text, whose cost has no bound"
-                raise InputError(problem, fix="use a budget of output tokens")
-
-
-def refuse_several_answers(requests: Sequence[Request]) -> None:
-    if several := next((r for r in requests if r.answers > 1), None):
-        raise InputError(
-            f"request {several.id!r} asks for several answers (n)", fix="ask for one; --samples makes more"
-        )
-
-
-def refuse_reserved_names(requests: Sequence[Request]) -> None:
-    if named := next((r for r in requests if r.id.startswith(ESTIMATE)), None):
-        raise InputError(f"custom_id {named.id!r:.80} begins with {ESTIMATE!r}, which is reserved", fix="rename it")
-
-
-def refuse_same_names(requests: Sequence[Request]) -> None:
-    name, times = Counter(request.id for request in requests).most_common(1)[0]
-    if times > 1:
-        raise InputError(f"custom_id {name!r:.80} is used {times} times", fix="give every request its own")
 
 
 def _hash(requests: Sequence[Request]) -> str:

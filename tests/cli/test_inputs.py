@@ -62,7 +62,7 @@ class TestTheSameFileForEveryCommand:
         assert (
             command("run", path, "--budget", "2k", "--base-url", server.url, "--model", "m", "--out", "run.jsonl") == 0
         )
-        assert "correct    1" in capsys.readouterr().out
+        assert "correct    1 of" in capsys.readouterr().out
         where = ["--base-url", server.url, "--model", "m", "--max-tokens", 9]
         assert command("collect", path, "--out", "traces.jsonl", *where) == 0
 

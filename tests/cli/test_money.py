@@ -25,7 +25,8 @@ def run(tmp_path, batch):
         path = batch([request_line(f"q{i}") for i in range(requests)])
         arguments = [
             "run", path, "--quiet", "--base-url", server.url, "--model", "m", "--max-tokens", 40, "--force",
-            "--out", tmp_path / "out", "--errors", tmp_path / "err", "--run-folder", tmp_path / folder, *more,
+            "--out", tmp_path / "out", "--errors", tmp_path / "err", "--run-folder", tmp_path / folder,
+            "--policy", "expected", *more,
         ]  # fmt: skip
         return main([str(argument) for argument in arguments])
 

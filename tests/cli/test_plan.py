@@ -69,7 +69,7 @@ class TestAPlan:
         assert all(line["error"]["forecast"]["tokens"] > 0 and line["error"]["price"] > 0 for line in errors)
         verdict = capsys.readouterr().out
         assert "50,000 requests, 4,000,000 tokens" in verdict
-        assert "price" in verdict
+        assert "correct answers" in verdict
         assert f"declined  {len(errors):,} requests -> " in verdict
         assert "10% more" in verdict
 

@@ -7,6 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from shadowprice.engine.auto import Auto
+
 from .worlds import CAP, CONFIGURATIONS, World, stories
 
 EXAMPLES = int(os.environ.get("EXAMPLES", "10"))  # of each property, for each configuration
@@ -58,7 +60,8 @@ def test_stopped_it_says_of_everyone_without_an_answer_that_it_was_not_sent_or_f
         world.step()
     while world.out:
         world.report()
-    batch = world.scheduler._batch  # a part of an answer waits for the next run
+    scheduler = world.scheduler._now if isinstance(world.scheduler, Auto) else world.scheduler
+    batch = scheduler._batch  # a part of an answer waits for the next run
     failed = {f"q{place}" for place in batch.error if place not in batch.so_far}
     rest = world.close("the server is distrusted")
     assert set(world.results) == {request.id for request in world.requests}

@@ -25,9 +25,10 @@ from shadowprice.backends.openai import OpenAIBackend
 from shadowprice.backends.recorded import RecordedBackend
 from shadowprice.datasets.shipped import shipped_traces
 from shadowprice.errors import Refused, Unavailable
+from shadowprice.formats.requests import requests_from
 from shadowprice.formats.results import parse_chunk
 from shadowprice.market.gittins import schedule
-from shadowprice.runs import Run, requests_from
+from shadowprice.runs import Run
 from shadowprice.types import Trace
 from tests.quick import QUICK
 

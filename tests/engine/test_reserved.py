@@ -360,3 +360,14 @@ class TestMoney:
 def test_settings_that_do_not_go_together_are_refused(settings, message):
     with pytest.raises(InputError, match=message):
         make_scheduler(settings)
+
+
+@pytest.mark.parametrize("policy", ["clear", "triangular", "quadratic", "expected", "auction"])
+def test_no_budget_stays_idle_while_somebody_waits(policy):
+    """Forecasts above the limit are worth nothing to these markets, and are served with what is left."""
+    scheduler = make_scheduler(Settings(policy, max_tokens=120))
+    scheduler.add([request(f"q{i}") for i in range(10)], Forecast([500.0] * 10))
+    answer = lambda work: part(min(100, work.grant), "stop" if work.grant >= 100 else "length")  # noqa: E731
+    outcome = simulate(scheduler, answer, 750)
+    assert outcome.spent >= 700  # the other 50 are too little for anybody
+    assert sum(result.outcome == "finished" for result in outcome.results) == 7

@@ -76,6 +76,7 @@ def _configurations() -> Iterator[Configuration]:
         yield Configuration(f"{policy} samples once", _settings(policy, samples=3, reclaim=False), once=True)
     yield Configuration("index", _settings("index", "metered"))
     yield Configuration("index chunks", _settings("index", "metered", chunk=5))
+    yield Configuration("auto", _settings("auto", "metered"))
     yield Configuration("fixed")
     yield Configuration("fixed probes", probe=Ages.parse("0,7,50%,40"))
 

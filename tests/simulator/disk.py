@@ -9,9 +9,8 @@ import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
-from shadowprice.accounts.journal import Entry, first_balances, read_rows
+from shadowprice.accounts.journal import Balances, Entry, read_rows
 from shadowprice.accounts.sqlite import Ledger
 from shadowprice.accounts.stores import MemoryStore, Row, Store
 from shadowprice.errors import LedgerError
@@ -40,9 +39,9 @@ class Platter:
 
     def reopen(self, process: Process, audit: Audit, error_rate: float) -> Ledger:
         """As `FileStore` and `Ledger.reopen` do: all entries are checked and added up, and what was lost is charged."""
-        entries = (entry for entry, _ in self.rows)
-        balances = first_balances(next(entries, None))
-        for entry in entries:
+        (first, _), *others = self.rows
+        balances = Balances(first.units)
+        for entry, _ in others:
             balances.add(entry)
         ledger = Ledger(Watched(_Drive(self), process, audit, error_rate), balances)
         ledger.charge_lost()
@@ -90,12 +89,17 @@ class Watched:
         if fails and self._process.rng.random() < 0.5:
             raise LedgerError("the disk is full (virtually)")
         self._inner.append(rows, wait=wait)
-        if wait and not fails:
+        waited = (wait or getattr(self._inner, "_waiting", False)) and not fails  # a FileStore may wait unasked
+        if waited:
             self._on_wait()
-        self._audit.written(rows, durable=wait and not fails)
+        self._audit.written(rows, durable=waited)
         if fails:
             raise LedgerError("the disk failed after it had written (virtually)")
         self._process.step()
+
+    def confirm(self, committed: int) -> None:
+        self._process.step()
+        self._inner.confirm(committed)
 
     def wait(self) -> None:
         self._process.step()
@@ -113,9 +117,6 @@ class Watched:
         if self._process.alive:  # a killed process closes nothing
             self._inner.close()
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
     def __str__(self) -> str:
         return str(self._inner)
 
@@ -130,6 +131,11 @@ class Folder:
         self._root, self._copies = root, 0
         self.path = root / "run"
         self._durable = 0
+        self._starts = 0  # of the machine
+
+    def boot(self) -> bytes:
+        """Which start of the machine this is."""
+        return b"%036d" % self._starts
 
     @property
     def ledger(self) -> Path:
@@ -148,17 +154,18 @@ class Folder:
         if self.path.exists():
             shutil.copytree(self.path, copy, ignore=shutil.ignore_patterns("*-shm", "*.lock"))
         self.path = copy
+        self._starts += power
         if power and self._log.exists():
             size = self._log.stat().st_size
             os.truncate(self._log, rng.randint(min(self._durable, size), size))
         self.waited()
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[tuple[Entry, bytes | None]]:
         """The journal, read from a copy: whoever opens it repairs it."""
         copy = self._root / "to read"
         shutil.copytree(self.path, copy)
         try:
             with closing(sqlite3.connect(copy / "ledger.sqlite")) as db:
-                return list(read_rows(db))
+                return [(row.entry, row.line) for row in read_rows(db)]
         finally:
             shutil.rmtree(copy)

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Protocol
 from unittest.mock import patch
 
-from shadowprice.accounts import stores
+from shadowprice.accounts import mark, stores
 from shadowprice.accounts.journal import read_rows
 from shadowprice.accounts.sqlite import Ledger
-from shadowprice.accounts.stores import Row, Store
+from shadowprice.accounts.stores import Store
 from shadowprice.collect import collect
 from shadowprice.engine import metered
 from shadowprice.engine.executor import Progress
@@ -146,6 +146,7 @@ class _Life:
                     stack.enter_context(patch.object(stores, "monotonic", lambda: self.clock()))
                     shared = "/dev/shm" if Path("/dev/shm").is_dir() else None
                     self.folder = Folder(Path(stack.enter_context(tempfile.TemporaryDirectory(dir=shared))))
+                    stack.enter_context(patch.object(mark, "boot", self.folder.boot))
                 for end in [*self.story.ends, None]:
                     self.process(end)
         except Violation as violation:
@@ -256,10 +257,10 @@ class _Life:
         """A ledger on a real disk; what was charged when it was opened is audited now."""
         assert self.folder is not None
         store, known = ledger._store, len(self.audit.books.rows)
-        rows: list[Row] = list(read_rows(store._db))  # type: ignore[attr-defined]
+        self.abandoned.append(store)
+        rows = [(row.entry, row.line) for row in read_rows(store._db)]  # type: ignore[attr-defined]
         self.audit.written(rows[known:], durable=True)
         self.folder.waited()
-        self.abandoned.append(store)
         ledger._store = Watched(store, process, self.audit, error_rate, self.folder.waited)
 
     def crash(self, *, power: bool) -> None:

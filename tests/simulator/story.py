@@ -162,12 +162,12 @@ class _Teller:
 
     def settings(self, longest: int, rates: Rates) -> Settings:
         rng = self.rng
-        policy = rng.choice([*PRACTICAL, "index", "index"])
-        accounting = "metered" if policy == "index" else rng.choice(["reserved", "metered"])
+        policy = rng.choice([*PRACTICAL, "index", "index", "auto"])
+        accounting = "metered" if policy in ("index", "auto") else rng.choice(["reserved", "metered"])
         reserved = accounting == "reserved"
         return Settings(
             policy,
-            accounting,  # type: ignore[arg-type]
+            accounting,
             max_tokens=rng.choice([None, 8, longest, 2 * longest]),
             reclaim=not reserved or rng.random() < 0.7,
             samples=rng.choice([1, 1, 2, 3]) if reserved else 1,

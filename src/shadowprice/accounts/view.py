@@ -209,7 +209,7 @@ def _read_manifest(folder: Path) -> Account:
             folder,
             manifest,
             int(manifest["budget"]),
-            metered=asked.get("accounting") == "metered" or asked.get("policy") in ("index", "metered"),
+            metered=asked.get("accounting") == "metered" and manifest.get("served") != "expected",
             rates=_rates(asked.get("rates")) or TOKENS,
             prices=_rates(manifest.get("prices")),
         )

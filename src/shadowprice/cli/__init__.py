@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import sqlite3
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -14,7 +15,7 @@ from shadowprice import __version__
 from shadowprice.cli import collect, demo, forecast, plan, report, reproduce, run, train
 from shadowprice.cli.common import BAD_INPUT, DONE, INTERRUPTED, Interrupted
 from shadowprice.cli.options import EXIT, Parser
-from shadowprice.cli.terminal import cleaned_streams
+from shadowprice.cli.terminal import cleaned_streams, say
 from shadowprice.errors import ShadowpriceError
 
 _DESCRIPTION = "Spend a fixed budget of tokens or money where it buys the most correct answers, and never exceed it."
@@ -36,35 +37,66 @@ def _main(given: list[str]) -> int:
             if sys.stdout is not None:
                 sys.stdout.flush()
             return code
-    except ShadowpriceError as error:
-        return _fail(str(error))
-    except BrokenPipeError:  # the reader closed the pipe, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return DONE
-    except OSError as error:
-        fix = " (check the path)" if isinstance(error, FileNotFoundError) else ""
-        return _fail(f"{error.filename or 'output'}: {error.strerror or error}{fix}")
-    except RecursionError:
-        return _fail("a request is nested too deeply (fix or remove it)")
-    except Interrupted as error:
-        return _fail(str(error), INTERRUPTED)
-    except KeyboardInterrupt:
-        return _fail("interrupted; nothing was written", INTERRUPTED)
+    except BaseException as raised:
+        error = _first(raised)
+        if isinstance(error, BrokenPipeError):  # the reader closed the pipe, as `head` does
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            return DONE
+        if (problem := _in_words(error)) is not None:
+            interrupted = isinstance(error, KeyboardInterrupt | Interrupted)
+            return _fail(problem, INTERRUPTED if interrupted else BAD_INPUT)
+        raised.add_note(_BUG)
+        raise
+
+
+_BUG = (
+    "This is a bug in shadowprice: please report it with the lines above. "
+    "A run is kept in its folder: the same command with --resume continues it."
+)
+
+
+def _first(error: BaseException) -> BaseException:
+    """The error itself, or the first one of a group."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _in_words(error: BaseException) -> str | None:
+    """What to say about an error that can be expected; None: it is a bug."""
+    match error:
+        case ShadowpriceError() | Interrupted():
+            return str(error)
+        case KeyboardInterrupt():
+            return "interrupted; nothing was written"
+        case UnicodeEncodeError():  # names that are not UTF-8 can be files, but nothing else
+            return f"{error.object!r:.60} is not text in UTF-8 (check the arguments)"
+        case OSError():
+            fix = " (check the path)" if isinstance(error, FileNotFoundError) else ""
+            return f"{error.filename or 'output'}: {error.strerror or error}{fix}"
+        case RecursionError():
+            return "a request is nested too deeply (fix or remove it)"
+        case MemoryError():
+            return "not enough memory (split the input, or lower --concurrency)"
+        case sqlite3.Error():
+            return f"the ledger cannot be used: {error} (check the disk; --resume continues the run)"
+    return None
 
 
 def _fail(message: str, code: int = BAD_INPUT) -> int:
-    print(f"shadowprice: {' '.join(message.split())}", file=sys.stderr)
+    say(f"shadowprice: {' '.join(message.split())}")
     return code
 
 
 @contextmanager
 def _signals_like_ctrl_c() -> Iterator[None]:
-    """Lets other signals that end a program clean up as Ctrl-C does."""
+    """Lets other signals that end a program clean up as Ctrl-C does; ignored ones (nohup) stay ignored."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     signals = (signal.SIGTERM, signal.SIGHUP) if hasattr(signal, "SIGHUP") else (signal.SIGTERM,)
-    before = {number: signal.signal(number, signal.default_int_handler) for number in signals}
+    heeded = [number for number in signals if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, signal.default_int_handler) for number in heeded}
     try:
         yield
     finally:

@@ -17,7 +17,7 @@ from shadowprice.cli.common import (
     refuse_same_file,
     where_programs_ran,
 )
-from shadowprice.cli.live import make_backend, run_to_end, show_progress
+from shadowprice.cli.live import make_backend, resumable, run_to_end, show_progress
 from shadowprice.cli.options import (
     EXIT,
     INPUTS,
@@ -125,7 +125,7 @@ def collect(options: argparse.Namespace) -> int:
     }
     folder = RunFolder.open(place, budget, asked, options.resume, accept_loss=options.accept_loss)
     progress = Progress(budget)
-    with folder.ledger, show_progress(len(requests), TOKENS, quiet=options.quiet) as on_event:
+    with resumable(place), folder.ledger, show_progress(len(requests), TOKENS, quiet=options.quiet) as on_event:
         run_to_end(
             lambda: collecting.collect(
                 requests,

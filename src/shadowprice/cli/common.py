@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import IO, TYPE_CHECKING, Any
 
-from shadowprice.cli.terminal import raw
+from shadowprice.cli.terminal import raw, say
 from shadowprice.errors import InputError, MissingExtra
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def given(options: argparse.Namespace, *, model: str | None = None) -> Iterator[
             model=model,
         )
         if found.understood and not options.quiet:
-            print(found.understood, file=sys.stderr)
+            say(found.understood)
         yield found
 
 
@@ -187,6 +187,11 @@ def option(text: str) -> tuple[str, Any]:
         return name.strip(), float(value)
     except ValueError:
         raise InputError(f"--option {text!r} is not NAME=NUMBER", fix="write it as beta=0.002") from None
+
+
+def about(number: float) -> str:
+    """A number that is not exact: two digits, or whole ones."""
+    return f"{number:,.0f}" if number >= 10 else f"{number:.2g}"
 
 
 def count(number: int, noun: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import signal
 import sys
 import threading
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 _CACHE = 1024  # MiB, for a model on this machine: the state of answers that wait to be continued
 _CTRL_C = "interrupted"
+_GRACE = 30.0  # seconds after SIGTERM or SIGHUP: what is under way by then is cancelled
+_RESUME = "interrupted; the same command with --resume continues it ({})"
 _T = TypeVar("_T")
 
 
@@ -80,21 +83,34 @@ def run_to_end(
     """Runs `work` and closes the backends.
 
     After the first Ctrl-C nothing more is sent and what is under way is finished: it would count as spent otherwise.
-    A second one, or any other signal, cancels.
+    A second one cancels. Other signals that end a program are like one Ctrl-C, and cancel after a while.
     """
+    signals = _Signals(progress)
 
     async def main() -> _T:
         async with _closing(backends):
-            with _signals(progress):
+            with signals.heeded():
                 return await work()
 
-    try:
-        result = asyncio.run(main())
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        raise Interrupted(f"interrupted; the same command with --resume continues it ({folder})") from None
+    with signals.noted():
+        try:
+            result = asyncio.run(main())
+        except (KeyboardInterrupt, asyncio.CancelledError):
+            raise Interrupted(_RESUME.format(folder)) from None
     if progress.stopped == _CTRL_C:
-        raise Interrupted(f"interrupted; the same command with --resume continues it ({folder})")
+        raise Interrupted(_RESUME.format(folder))
     return result
+
+
+@contextmanager
+def resumable(folder: str) -> Iterator[None]:
+    """Ctrl-C inside, where no model is being asked: what is said depends on whether there is a run folder yet."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not os.path.isdir(folder):
+            raise
+        raise Interrupted(_RESUME.format(folder)) from None
 
 
 @asynccontextmanager
@@ -107,30 +123,72 @@ async def _closing(backends: list[Backend | None]) -> AsyncIterator[None]:
                 await backend.close()
 
 
-@contextmanager
-def _signals(progress: Progress) -> Iterator[None]:
-    task = asyncio.current_task()
-    assert task is not None
+class _Signals:
+    """Ctrl-C and other signals that end a program, while a model is asked. Those that are ignored stay ignored."""
 
-    def interrupt() -> None:
-        if progress.stopped or not progress.running:
-            task.cancel()
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._early: list[int] = []  # signals that came before the loop ran
+        names = ("SIGINT", "SIGTERM", "SIGHUP")
+        known = [number for name in names if (number := getattr(signal, name, None)) is not None]
+        self._numbers = [number for number in known if signal.getsignal(number) is not signal.SIG_IGN]
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Keeps a signal until the loop runs, and from its end on: an exception there would leave things half done."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
             return
-        progress.stop(_CTRL_C)
-        say("finishing what is under way (Ctrl-C again stops at once, and counts it as spent)")
 
-    loop, before = asyncio.get_running_loop(), {}
-    with suppress(NotImplementedError, ValueError, RuntimeError):  # not on Windows, and only in the main thread
-        for number, action in ((signal.SIGINT, interrupt), (signal.SIGTERM, task.cancel), (signal.SIGHUP, task.cancel)):
-            handler = signal.getsignal(number)
-            loop.add_signal_handler(number, action)
-            before[number] = handler
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            loop.remove_signal_handler(number)
-            signal.signal(number, handler)
+        def note(number: int, _: object) -> None:
+            if self._early:  # something takes long
+                raise KeyboardInterrupt
+            self._early.append(number)
+
+        before = {number: signal.signal(number, note) for number in self._numbers}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    @contextmanager
+    def heeded(self) -> Iterator[None]:
+        """Inside the loop."""
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        cancel = task.cancel
+
+        def interrupt() -> None:
+            if self._progress.stopped or not self._progress.running:
+                cancel()
+                return
+            self._progress.stop(_CTRL_C)
+            say("finishing what is under way (Ctrl-C again stops at once, and counts it as spent)")
+
+        def end() -> None:
+            """Nobody may be there for a second Ctrl-C, so there is a limit to what is waited for."""
+            deadlines.append(loop.call_later(_GRACE, cancel))
+            if not self._progress.stopped:
+                interrupt()
+
+        deadlines: list[asyncio.TimerHandle] = []
+        before = {}
+        with suppress(NotImplementedError, ValueError, RuntimeError):  # not on Windows, and only in the main thread
+            for number in self._numbers:
+                handler = signal.getsignal(number)
+                loop.add_signal_handler(number, interrupt if number == signal.SIGINT else end)
+                before[number] = handler
+        if self._early:
+            cancel()
+        try:
+            yield
+        finally:
+            for deadline in deadlines:
+                deadline.cancel()
+            for number, handler in before.items():
+                loop.remove_signal_handler(number)
+                signal.signal(number, handler)
 
 
 @contextmanager

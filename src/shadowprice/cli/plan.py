@@ -8,7 +8,18 @@ import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from shadowprice.cli.common import DONE, EXHAUSTED, bar, count, forecaster, given, option, outputs, standard_output
+from shadowprice.cli.common import (
+    DONE,
+    EXHAUSTED,
+    about,
+    bar,
+    count,
+    forecaster,
+    given,
+    option,
+    outputs,
+    standard_output,
+)
 from shadowprice.cli.options import EXIT, INPUTS, POLICIES, Commands, add_command, add_limit_field, add_market
 from shadowprice.errors import InputError
 
@@ -93,12 +104,16 @@ def _check(budget: str, policy: str, chosen: dict[str, Any]) -> None:
 
 def _verdict(result: Plan, out: str, errors: str) -> str:
     rows = [f"{count(result.requests, 'request')}, {result.budget:,} tokens, policy {result.policy}"]
-    if result.price is not None and result.utility is not None and result.bound is not None:
-        gap = (result.bound - result.utility) / result.bound if result.bound else 0.0
-        best = "the best possible" if gap < 1e-9 else f"within {gap:.2g} of the best possible"
-        rows.append(f"  price     {result.price:.4g} per token, utility {result.utility:.6g} ({result.status}: {best})")
     rows.append(f"  admitted  {count(result.admitted, 'request')}, {result.granted:,} tokens granted -> {out}")
     rows.append(f"  declined  {count(result.declined, 'request')} -> {errors}")
-    worth = f", worth {result.more_utility:.4g} at this price" if result.more_utility is not None else ""
-    rows.append(f"  10% more  {result.more_budget:,} tokens{worth}: {result.more_admitted:+,} admitted")
+    if result.price is not None and result.utility is not None and result.bound is not None:
+        gap = (result.bound - result.utility) / result.bound if result.bound else 0.0
+        best = "no division of the budget is better" if gap < 1e-9 else f"within {100 * gap:.2g}% of the best"
+        # Only the utility of `expected` is something that can be counted.
+        worth = f"about {about(result.utility)} correct answers: " if result.policy == "expected" else ""
+        rows.append(f"  expected  {worth}{best}")
+    worth = ""
+    if result.more_utility is not None and result.policy == "expected":
+        worth = f", about {about(result.more_utility)} correct answers"
+    rows.append(f"  10% more  {result.more_budget:,} tokens would buy {result.more_admitted:+,} admitted{worth}")
     return "\n".join(rows)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from shadowprice.cli.common import (
     DONE,
     EXHAUSTED,
+    about,
     count,
     forecaster,
     given,
@@ -25,7 +26,7 @@ from shadowprice.cli.common import (
     standard_output,
     where_programs_ran,
 )
-from shadowprice.cli.live import make_backend, rates_of, run_to_end, show_progress
+from shadowprice.cli.live import make_backend, rates_of, resumable, run_to_end, show_progress
 from shadowprice.cli.options import (
     EXIT,
     INPUTS,
@@ -91,7 +92,7 @@ def add(commands: Commands) -> None:
         _DESCRIPTION,
         f"{INPUTS}\n{POLICIES}{_INDEX}\n{EXIT}",
     )
-    add_market(command, policy="expected, and index with --accounting metered")
+    add_market(command, policy="index where the server continues answers, else expected")
     add_model(command)
     add_tolerance(command)
     command.add_argument("--out", metavar="FILE", help="answers (default: IN.answers.jsonl)")
@@ -100,7 +101,7 @@ def add(commands: Commands) -> None:
         "--accounting",
         choices=["reserved", "metered"],
         help="what counts against the budget: grants until their answers end, or tokens as they are generated "
-        "(default: reserved, and metered with --policy index)",
+        "(default: metered without --policy and with --policy index, else reserved)",
     )
     command.add_argument("--no-reclaim", action="store_true", help="one clearing only: what is not used stays unused")
     command.add_argument(
@@ -130,6 +131,7 @@ def add(commands: Commands) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from shadowprice.cost import show, show_beside, show_spent
+    from shadowprice.engine import Settings
     from shadowprice.runs import check_gold
 
     out, errors = outputs(options, "answers")
@@ -142,8 +144,9 @@ def run(options: argparse.Namespace) -> int:
         requests = _requests(options, found, folder, settings)  # before a model is fetched or started
         gold = gold_for(options, found, requests)
         check_gold(gold, unsafe_code=options.unsafe_code)
-        backend = make_backend(options, cache=settings["accounting"] == "metered")
-        with _make_run(options, requests, gold, backend, teacher, folder, settings) as run:
+        chosen = Settings(**{name: value for name, value in settings.items() if name != "prices"})
+        backend = make_backend(options, cache=chosen.accounting == "metered")
+        with resumable(folder), _make_run(options, requests, gold, backend, teacher, folder, settings) as run:
             with show_progress(len(run.requests), run.settings.rates, quiet=options.quiet) as on_event:
                 summary = run_to_end(
                     lambda: run.execute(on_event=on_event, tolerance=endures), run.progress, [backend, teacher], folder
@@ -158,28 +161,29 @@ def run(options: argparse.Namespace) -> int:
                 from shadowprice.report.csv_results import write_csv
 
                 write_csv(Path(folder), standard_output() if options.csv == "-" else options.csv)
-            teaching, rates, policy, prices = run.teaching, run.settings.rates, run.settings.policy, run.prices
+            teaching, rates, policy, prices = run.teaching, run.settings.rates, run.policy, run.prices
     talk = sys.stderr if "-" in (out, errors, options.csv) else sys.stdout
     if options.json:
         print(json.dumps({**asdict(summary), "teacher": teaching}, indent=2), file=talk)
     else:
-        price = f"{summary.price:.4g} per token" if summary.price is not None else "none"
-        answered = summary.count("finished", "landed", "truncated")
         more = show_beside(summary.usage, rates, prices)
         rows = [
-            f"{count(summary.requests, 'request')}, {show(summary.budget, rates)}, policy {policy}, "
-            f"{count(len(summary.rounds), 'clearing')}, last price {price}",
-            f"  answered   {count(answered, 'request')}, {summary.count('truncated'):,} of them cut at their limit "
-            f"-> {out}",
+            f"{count(summary.requests, 'request')}, {show(summary.budget, rates)}, policy {policy}",
+            f"  answered   {count(summary.count('finished', 'landed'), 'request')}, "
+            f"{summary.count('truncated'):,} more cut at their limit -> {out}",
             f"  unanswered {summary.count('declined'):,} declined, {summary.count('failed'):,} failed, "
             f"{summary.count('not_sent'):,} not sent -> {errors}",
-            f"  spent      {show_spent(summary.spent, summary.budget, rates)}{more}; the account is in {folder}",
+            *(f"  failed     {count(times, 'request')}: {cause}" for cause, times in summary.causes.items()),
         ]
-        rows += [f"  failed     {count(times, 'request')}: {cause}" for cause, times in summary.causes.items()]
+        if summary.correct is not None:
+            where = where_programs_ran(summary.sandbox)
+            rows.append(f"  correct    {summary.correct:,} of {summary.graded:,} graded{where}")
+        spent = show_spent(summary.spent, summary.budget, rates)
+        rows.append(f"  spent      {spent}{more}; the account is in {folder}")
         if teaching:
             rows.append(f"  teacher    {_in_words(teaching)}")
-        if summary.correct is not None:
-            rows.append(f"  correct    {summary.correct:,}{where_programs_ran(summary.sandbox)}")
+        if policy in ("index", "expected") and summary.price:
+            rows.append(f"  price      1,000 more tokens would buy about {about(1000 * summary.price)} correct answers")
         print("\n".join(rows), file=talk)
     for warning in _warnings(summary, rates):
         print(f"warning: {warning}", file=sys.stderr)
@@ -189,7 +193,7 @@ def run(options: argparse.Namespace) -> int:
 def _requests(options: argparse.Namespace, found: Input, folder: str, settings: dict[str, Any]) -> list[Request]:
     """The requests; what is wrong with the input, the budget or the run folder is said here."""
     from shadowprice.cost import parse_budget
-    from shadowprice.runs import requests_from
+    from shadowprice.formats.requests import requests_from
 
     if not options.resume and os.path.lexists(folder) and not (os.path.isdir(folder) and not os.listdir(folder)):
         raise InputError("exists", path=folder, fix="--resume continues it; --run-folder names another")
@@ -228,12 +232,11 @@ def _make_run(
 
 
 def _settings(options: argparse.Namespace) -> dict[str, Any]:
-    """The settings of the run; the defaults of policy and accounting depend on each other."""
-    accounting = options.accounting or ("metered" if options.policy == "index" else "reserved")
+    """The settings of the run."""
     rates, prices = rates_of(options)
     return {
-        "policy": options.policy or ("index" if accounting == "metered" else "expected"),
-        "accounting": accounting,
+        "policy": options.policy or "",
+        "accounting": options.accounting or "",
         "options": dict(map(option, options.option)),
         "max_tokens": options.max_tokens,
         "reclaim": not options.no_reclaim,

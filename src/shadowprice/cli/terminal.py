@@ -10,7 +10,7 @@ import threading
 import time
 import unicodedata
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from typing import IO, Any, cast
 
 # Escape sequences move the cursor, rename the window and worse; marks of direction turn words around.
@@ -91,7 +91,7 @@ class Screen:
     def close(self) -> None:
         """Removes the lines."""
         self._closed.set()
-        with self._lock:
+        with self._lock, suppress(OSError):
             self._stream.write(self._start())
             self._stream.flush()
             self._drawn = 0
@@ -108,8 +108,9 @@ class Screen:
     def _write(self, above: str) -> None:
         width = _width(self._stream) - 1  # the last column makes some terminals begin a new line
         lines = [fitted(clean(line), width) for line in self._lines(width)]
-        self._stream.write(f"{self._start()}{above}" + "\n".join(lines))
-        self._stream.flush()
+        with suppress(OSError):  # the terminal was closed; what it would show is not worth the run
+            self._stream.write(f"{self._start()}{above}" + "\n".join(lines))
+            self._stream.flush()
         self._drawn, self._at = len(lines), time.monotonic()
 
 
@@ -134,7 +135,8 @@ def say(text: str) -> None:
     if _screen is not None:
         _screen.say(text)
     elif sys.stderr is not None:
-        print(clean(text), file=sys.stderr, flush=True)
+        with suppress(OSError):  # the terminal or the pipe was closed
+            print(clean(text), file=sys.stderr, flush=True)
 
 
 def _width(stream: IO[str]) -> int:

@@ -3,8 +3,10 @@
 scheduler   what a scheduler is, and what all of them share
 reserved    any policy, cleared in rounds
 metered     serving by index
+auto        index where answers can be continued, else expected: what `run` does unless it is told otherwise
 fixed       the same grant for every request: collecting traces, asking a teacher
 prompts     prompts that state the limit
+breaker     how many attempts may be under way; outages
 executor    `execute`, the only loop that reserves, sends, retries and settles
 simulate    the same schedulers over recorded answers
 bulk        the same where only lengths matter, a whole round at a time
@@ -15,9 +17,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from shadowprice.cost import TOKENS, Rates
+from shadowprice.engine.auto import Auto
 from shadowprice.engine.metered import Metered
 from shadowprice.engine.reserved import Reserved
 from shadowprice.engine.scheduler import CanContinue, Scheduler
@@ -31,16 +34,18 @@ HINDSIGHT = ("oracle", "clairvoyant")  # policies that need to know the answers
 class Settings:
     """Everything that a scheduler's decisions depend on.
 
-    policy      a name in `market.POLICIES`, or `index` (metered accounting only)
+    policy      a name in `market.POLICIES`; `index` (metered accounting only); or `auto`: the index in metered
+                accounting where the backend continues answers, `expected` in reserved accounting where it does not
     accounting  reserved: grants count against the budget until their answers end; metered: tokens count when
-                they are generated, and answers continue where they stopped
+                they are generated, and answers continue where they stopped. Where policy and accounting are left out,
+                the one follows from the other; without both it is `auto`
     reclaim     clear again with what was not used (reserved accounting; metered always does)
     samples     answers that a request may have from its grant, one after the other
     chunk       minimum tokens of a chunk (index)
     """
 
-    policy: str = "expected"
-    accounting: Literal["reserved", "metered"] = "reserved"
+    policy: str = ""
+    accounting: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     max_tokens: int | None = None
     reclaim: bool = True
@@ -50,13 +55,27 @@ class Settings:
     attempts: int = 4
     rates: Rates = TOKENS
 
+    def __post_init__(self) -> None:
+        policy, accounting = self.policy, self.accounting
+        if not policy and not accounting and self.samples == 1 and self.reclaim and not self.options:
+            policy = "auto"
+        policy = policy or ("index" if accounting == "metered" else "expected")
+        accounting = accounting or ("metered" if policy in ("index", "auto") else "reserved")
+        object.__setattr__(self, "policy", policy)
+        object.__setattr__(self, "accounting", accounting)
+
     def check(self) -> None:
         """Raises an error if settings cannot be combined."""
+        if self.accounting not in ("reserved", "metered"):
+            raise InputError(f"accounting {self.accounting!r}", fix="choose reserved or metered")
         if self.samples < 1 or self.concurrency < 1:
             raise InputError("samples and concurrency start at 1", fix="give 1 or more")
         if self.max_tokens is not None and self.max_tokens < 1:
             raise InputError(f"max_tokens is {self.max_tokens}", fix="give 1 or more, or leave it out")
-        if self.policy == "index":
+        if self.policy == "auto":
+            if self.options or self.samples != 1 or not self.reclaim or self.accounting != "metered":
+                raise InputError("policy auto takes no other choices", fix="name a policy")
+        elif self.policy == "index":
             if self.accounting != "metered":
                 raise InputError("policy index in reserved accounting: it grants nothing ahead", fix="use metered")
             if self.options:
@@ -73,9 +92,11 @@ class Settings:
         """The command line with the same settings."""
         if self.policy in HINDSIGHT:
             return ""
-        words = ["shadowprice run QUESTIONS", f"--budget {shlex.quote(budget)}", f"--policy {self.policy}"]
-        words += [f"--option {name}={float(value)!r}" for name, value in self.options.items()]
-        words += [f"--accounting {self.accounting}"]
+        words = ["shadowprice run QUESTIONS", f"--budget {shlex.quote(budget)}"]
+        if self.policy != "auto":
+            words += [f"--policy {self.policy}"]
+            words += [f"--option {name}={float(value)!r}" for name, value in self.options.items()]
+            words += [f"--accounting {self.accounting}"]
         if self.accounting == "reserved" and not self.reclaim:
             words.append("--no-reclaim")
         if self.samples > 1:
@@ -91,8 +112,9 @@ def make_scheduler(settings: Settings, can_continue: CanContinue = lambda reques
     common: dict[str, Any] = {
         "max_tokens": settings.max_tokens, "attempts": settings.attempts, "rates": settings.rates,
     }  # fmt: skip
-    if settings.policy == "index":
-        return Metered(chunk=settings.chunk, concurrency=settings.concurrency, can_continue=can_continue, **common)
+    if settings.policy in ("index", "auto"):
+        metered = Metered(chunk=settings.chunk, concurrency=settings.concurrency, can_continue=can_continue, **common)
+        return metered if settings.policy == "index" else Auto(metered, Reserved(**common), can_continue)
     return Reserved(
         settings.policy,
         options=settings.options,

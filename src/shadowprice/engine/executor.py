@@ -328,16 +328,18 @@ class _Loop:
 
     def close(self) -> None:
         """Ends the other requests. Parts of answers become answers only if the run was not stopped."""
-        notes = []
-        for result in self.scheduler.close(self.progress.stopped):
-            if result.completion is not None and result.correct is None:
-                result = replace(result, correct=self._correct(result.id, result.completion))
-            if result.completion is not None and not self.progress.stopped:
-                self.ledger.record(result.id, result_line(result))
-            elif result.completion is None:
-                notes.append((result.id, result_line(result)))
+        results = []
+        with self.ledger.together():
+            for result in self.scheduler.close(self.progress.stopped):
+                if result.completion is not None and result.correct is None:
+                    result = replace(result, correct=self._correct(result.id, result.completion))
+                if result.completion is None:
+                    self.ledger.note(result.id, result_line(result))
+                elif not self.progress.stopped:
+                    self.ledger.record(result.id, result_line(result))
+                results.append(result)
+        for result in results:
             self._ended(result)
-        self.ledger.note_many(notes)
         self._notify(0.0)
 
     def _ended(self, result: Result) -> None:

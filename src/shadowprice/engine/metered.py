@@ -56,6 +56,8 @@ class Metered:
     learn         correct the forecasts by what the run shows
     """
 
+    policy = "index"
+
     def __init__(
         self,
         *,
@@ -81,6 +83,11 @@ class Metered:
         self._cut: dict[int, _Chunk] = {}  # chunks under way of which only a piece was sent, by place
         self._trial: int | None = None  # the request that shows whether the server continues; under way or next
         self._counts = True  # the server counts its tokens, so that they can be metered
+
+    @property
+    def batch(self) -> Batch:
+        """The requests and the state of each."""
+        return self._batch
 
     @property
     def price(self) -> float | None:

@@ -19,11 +19,14 @@ from numpy.typing import NDArray
 
 from shadowprice.backends.base import join
 from shadowprice.cost import TOKENS, Rates
+from shadowprice.engine.metered import Metered
 from shadowprice.engine.prompts import with_limit
 from shadowprice.engine.scheduler import LARGEST_CHUNK, TRIAL, Batch, CanContinue, Report, Round, Work, flagged, is_over
 from shadowprice.forecast.conditional import remaining
 from shadowprice.market import allocate
 from shadowprice.types import Allocation, Completion, Forecast, Request, Result
+
+_MARGIN = 4.0  # times the median: few answers are longer
 
 
 class _Turn(NamedTuple):
@@ -90,6 +93,12 @@ class Reserved:
 
     def add(self, requests: Sequence[Request], forecast: Forecast) -> None:
         self._batch.add(requests, forecast)
+
+    def adopt(self, other: Metered) -> None:
+        """Goes on with the requests of another scheduler, of whose work nothing is under way."""
+        self._batch = other.batch
+        self._batch.can_continue = None
+        self.rounds = other.rounds
 
     def restore(self, place: int, state: Result | Completion, *, sample: int = 0, landing: bool = False) -> None:
         if isinstance(state, Result) or self.samples == 1:
@@ -186,11 +195,33 @@ class Reserved:
                 remaining(forecast, age) if age.any() else forecast, room, waiting, available
             )
         self._cleared = True
-        if self.reclaim and not grants.any() and self._cost(waiting, room) <= available:
-            grants = room.astype(np.int64)  # the market admits no request, but the budget suffices for all
+        if self.reclaim and not grants.any():
+            grants = self._leftovers(waiting, room, available)
         if grants.any():
             admitted, granted = int(np.count_nonzero(grants)), int(self._cost(waiting, grants))
             self.rounds.append(Round(available, len(waiting), admitted, granted, decided.price, decided.status))
+        return grants
+
+    def _leftovers(self, waiting: Sequence[int], room: NDArray[np.float64], available: int) -> NDArray[np.int64]:
+        """What is left where the market admits nobody: no budget stays idle while somebody waits.
+
+        Everybody is served as far as they may be, if that is affordable. If not, the shortest forecasts are, with a
+        margin; the first of them with less, as long as that is its forecast or its limit.
+        """
+        batch = self._batch
+        if self._cost(waiting, room) <= available:
+            return room.astype(np.int64)
+        grants = np.zeros(len(waiting), dtype=np.int64)
+        tokens = batch.forecast.tokens[np.asarray(waiting)]
+        wanted = np.maximum(1, np.minimum(room, np.ceil(_MARGIN * tokens)))
+        for at in np.argsort(tokens, kind="stable").tolist():
+            if room[at] < 1:
+                continue
+            grant = min(int(wanted[at]), batch.affordable(waiting[at], available))
+            if grant < (wanted[at] if grants.any() else min(room[at], tokens[at])):
+                break
+            grants[at] = grant
+            available -= batch.rates.bound(batch.prompt[waiting[at]] + batch.age(waiting[at]), grant)
         return grants
 
     def _cost(self, places: Sequence[int], grants: NDArray[Any]) -> float:

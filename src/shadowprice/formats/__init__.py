@@ -5,6 +5,7 @@ batch       OpenAI Batch files; a limit put into a line without changing another
 limits      the fields that limit an answer, by endpoint
 inputs      what a user wants answered, from a file in any usual form
 rows        the rows of such files: lines of text, CSV, JSON lines
+requests    requests for a run, from any form in Python, and what is refused
 templates   prompts that a question is put into
 questions   questions and their gold answers
 traces      recorded answers

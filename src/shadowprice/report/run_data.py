@@ -77,6 +77,9 @@ def read_run(folder: Path) -> RunData:
     """Only reads the folder, in whatever state the run is."""
     account = read_account(folder)
     asked = account.manifest.get("asked") or {}
+    if asked.get("policy") == "auto":
+        asked = {**asked, "policy": account.manifest.get("served") or "index"}
+        asked["accounting"] = "metered" if account.metered else "reserved"
     views = account.requests.values()
     # A run that had ended may have been resumed.
     done = account.done and not any(view.in_flight for view in views)
@@ -91,7 +94,7 @@ def read_run(folder: Path) -> RunData:
         policy=policy or ("metered" if account.metered else ""),
         created=str(account.manifest.get("created") or ""),
         metered=account.metered,
-        by_index=account.metered and asked.get("policy") in (None, "index", "metered"),
+        by_index=account.metered and asked.get("policy") == "index",
         reclaim=bool(asked.get("reclaim", True)),
         done=done,
         rates=account.rates,

@@ -1,0 +1,69 @@
+"""The best that the evidence knows for the server at hand.
+
+    the server continues answers      metered accounting with the index
+    it does not                       reserved accounting with `expected`, cleared again with what was not used
+
+Some servers show only by trying which of the two they are. The index tries it first, with two short pieces of one
+answer; if the server turns out to start over, everything goes on with `expected`, and that answer is generated again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from shadowprice.engine.metered import Metered
+from shadowprice.engine.reserved import Reserved
+from shadowprice.engine.scheduler import CanContinue, Report, Round, Scheduler, Work
+from shadowprice.types import Completion, Forecast, Request, Result
+
+
+class Auto:
+    """Starts as the index, and becomes `expected` where no answer can be continued."""
+
+    def __init__(self, metered: Metered, reserved: Reserved, can_continue: CanContinue) -> None:
+        self._now: Scheduler = metered
+        self.rounds: list[Round] = metered.rounds  # of both
+        self._metered, self._reserved, self._can_continue = metered, reserved, can_continue
+        self._requests: list[Request] = []
+        self._running = 0
+        self._decided = False
+
+    @property
+    def policy(self) -> str:
+        return "index" if self._now is self._metered else "expected"
+
+    @property
+    def price(self) -> float | None:
+        return self._now.price
+
+    def add(self, requests: Sequence[Request], forecast: Forecast) -> None:
+        self._requests += requests
+        self._now.add(requests, forecast)
+
+    def restore(self, place: int, state: Result | Completion, *, sample: int = 0, landing: bool = False) -> None:
+        self._now.restore(place, state, sample=sample, landing=landing)
+
+    def charged(self, costs: Mapping[int, int]) -> None:
+        self._now.charged(costs)
+
+    def next(self, available: int) -> Work | None:
+        if not self._decided and not self._running:
+            self._decide()
+        work = self._now.next(available)
+        self._running += work is not None
+        return work
+
+    def done(self, report: Report) -> Result | None:
+        self._running -= 1
+        return self._now.done(report)
+
+    def close(self, stopped: str = "") -> Iterable[Result]:
+        return self._now.close(stopped)
+
+    def _decide(self) -> None:
+        """Once it is known of every request whether its answer can be continued."""
+        known = {self._can_continue(request) for request in self._requests}
+        self._decided = True in known or None not in known
+        if known == {False}:
+            self._reserved.adopt(self._metered)
+            self._now = self._reserved
