@@ -251,6 +251,13 @@ class TestTheHub:
         assert find_model("hf:org/models/x.gguf").read_bytes() == content
         assert any(start and start != "bytes=0-" for _, start in hub.asked)
 
+    def test_its_progress_is_reported_and_nothing_is_drawn(self, hub, capfd):
+        hub.files[place("x.gguf")] = CONTENT * 3000
+        lines = []
+        find_model("hf:org/models/x.gguf", progress=lines.append)
+        assert [line for line in lines if "%" in line] == ["43% of 24 MB", "87% of 24 MB"]
+        assert capfd.readouterr() == ("", "")
+
     def test_another_content_than_the_hub_names_is_not_kept(self, hub):
         hub.files[place("x.gguf")], hub.wrong = CONTENT, True
         with pytest.raises(InputError, match=r"org/models/x.gguf arrived damaged \(try again\)"):

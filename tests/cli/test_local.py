@@ -35,10 +35,10 @@ def test_grants_are_capped_at_what_the_context_leaves_and_what_does_not_fit_is_r
 ):
     path = batch(
         [
-            request_line("story", STORY, ignore_eos=True),
+            request_line("story", STORY, ignore_eos=True, temperature=0),
             request_line("long", "word " * 300),
             request_line("much", STORY, max_tokens=1000),
-            request_line("short", "What is the capital of Japan?", max_tokens=20),
+            request_line("short", "What is the capital of Japan?", max_tokens=40, temperature=0),
         ]
     )
     assert run(path, *more, "--json") == 3
@@ -60,9 +60,18 @@ def test_grants_are_capped_at_what_the_context_leaves_and_what_does_not_fit_is_r
     assert run(path, *more, "--resume", "--context", 1280) == 0
 
 
+@pytest.mark.parametrize("more", [("--policy", "uniform"), ("--policy", "uniform", "--max-tokens", 240)])
+def test_no_more_is_granted_than_the_context_leaves(run, batch, tmp_path, capsys, more):
+    path = batch([request_line("story", STORY, ignore_eos=True, temperature=0)])
+    assert run(path, *more, "--json") == 0
+    (cleared,) = json.loads(capsys.readouterr().out)["rounds"]
+    usage = lines(tmp_path)["story"]["response"]["body"]["usage"]
+    assert cleared["granted"] == usage["completion_tokens"] == 256 - usage["prompt_tokens"]
+
+
 def test_prompts_count_where_they_are_to(run, batch, tmp_path, capsys):
     """A part of an answer reads the answer so far, most of it from the cache."""
-    path = batch([request_line("story", STORY, ignore_eos=True), request_line("short", "What is 2 + 2?")])
+    path = batch([request_line("story", STORY, ignore_eos=True, temperature=0), request_line("short")])
     assert run(path, "--policy", "index", "--count", "input+output", "--json") == 0
     summary = json.loads(capsys.readouterr().out)
     usage = summary["usage"]

@@ -9,6 +9,8 @@ user's settings for the hub ($HF_HOME, $HF_ENDPOINT, $HF_TOKEN); an interrupted 
 
 from __future__ import annotations
 
+import importlib
+import io
 import os
 import re
 import shutil
@@ -20,6 +22,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from shadowprice.errors import InputError, MissingExtra
 from shadowprice.formats.files import sha256_of
@@ -200,20 +203,20 @@ def _fetch_from_hub(name: str, report: Callable[[str], None]) -> Path:
             paths.append(Path(cached))
             continue
         report(f"fetching {each} from {owner}/{repo}, once" + (f", file {number} of {shards}" if shards > 1 else ""))
-        paths.append(_download_from_hub(f"{owner}/{repo}", each))
+        paths.append(_download_from_hub(f"{owner}/{repo}", each, report))
         report(f"stored as {paths[-1]}")
     return paths[0]
 
 
-def _download_from_hub(repo: str, file: str) -> Path:
+def _download_from_hub(repo: str, file: str, report: Callable[[str], None]) -> Path:
     import huggingface_hub
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError, RepositoryNotFoundError
 
     from shadowprice.forecast.huggingface import quiet
 
     try:
-        with quiet():  # its progress bar stays
-            path = Path(huggingface_hub.hf_hub_download(repo, file))
+        with quiet():
+            path = Path(huggingface_hub.hf_hub_download(repo, file, tqdm_class=_reporting(report)))
     except LocalEntryNotFoundError as error:  # its own words blame the cache
         raise InputError(f"{repo}/{file} cannot be fetched: {_cause(error)}", fix="is the hub reachable?") from None
     except (RepositoryNotFoundError, EntryNotFoundError):
@@ -228,6 +231,27 @@ def _download_from_hub(repo: str, file: str) -> Path:
         path.unlink(missing_ok=True)
         raise InputError(f"{repo}/{file} arrived damaged", fix="try again")
     return path
+
+
+def _reporting(report: Callable[[str], None]) -> Any:
+    """A progress bar that draws nothing, and reports every tenth of the download."""
+    bar: Any = importlib.import_module("huggingface_hub.utils").tqdm
+    told = 0  # by any of the bars: some downloads have two
+
+    class Reporting(bar):  # type: ignore[misc]
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **{**options, "file": io.StringIO()})
+            self.arrived = int(options.get("initial") or 0)
+
+        def update(self, n: float | None = 1) -> Any:
+            nonlocal told
+            self.arrived, total = self.arrived + int(n or 0), int(self.total or 0)
+            if total and told < 10 * self.arrived // total < 10:
+                told = 10 * self.arrived // total
+                report(f"{100 * self.arrived // total}% of {total / 1e6:,.0f} MB")
+            return super().update(n)
+
+    return Reporting
 
 
 def _cause(error: BaseException) -> str:
