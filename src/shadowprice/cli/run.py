@@ -19,6 +19,7 @@ from shadowprice.cli.common import (
     forecaster,
     given,
     gold_for,
+    lost_in_words,
     option,
     outputs,
     refuse_same_file,
@@ -177,6 +178,8 @@ def run(options: argparse.Namespace) -> int:
             f"{summary.count('not_sent'):,} not sent -> {errors}",
             f"  spent      {show_spent(summary.spent, summary.budget, rates)}; the account is in {folder}",
         ]
+        if summary.lost:
+            rows.append(f"  lost       {lost_in_words(summary.lost, rates)}")
         rows += [f"  failed     {count(times, 'request')}: {cause}" for cause, times in summary.causes.items()]
         if teaching:
             rows.append(f"  teacher    {_in_words(teaching)}")
