@@ -210,6 +210,12 @@ class TestErrorsThatReachTheTop:
         assert shown.startswith(f"shadowprice: {said}")
         assert len(shown.splitlines()) == 1
 
+    @pytest.mark.parametrize("option", ["--model", "--system"])
+    def test_an_argument_that_is_not_utf_8_is_refused_before_anything_is_paid_for(self, tmp_path, capsys, option):
+        given = ["collect", "questions.txt", "--out", str(tmp_path / "t"), "--base-url", "http://127.0.0.1:9/v1"]
+        assert cli.main([*given, option, "a\udcff"]) == 2
+        assert capsys.readouterr().err == "shadowprice: 'a\\udcff' is not text in UTF-8 (check the arguments)\n"
+
     def test_are_shown_in_full_where_they_are_bugs(self, fails):
         with pytest.raises(ZeroDivisionError) as raised:
             fails(ZeroDivisionError("division by zero"))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-import orjson
 
 from shadowprice.errors import InputError
 from shadowprice.formats.files import read_regular
@@ -41,11 +40,11 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of a run; FileNotFoundError without one, InputError if `run` did not write it."""
     path = folder / MANIFEST
     try:
-        manifest = orjson.loads(read_regular(path))
+        manifest = json.loads(read_regular(path))  # not orjson: a name may hold half a character
         if isinstance(manifest, dict) and manifest.get("format") != FORMAT:
             raise InputError("was made by an older version of shadowprice", path=folder, fix="start a new run")
         _check(manifest)
-    except (TypeError, orjson.JSONDecodeError):
+    except (TypeError, RecursionError, UnicodeDecodeError, json.JSONDecodeError):
         raise InputError("damaged: `run` did not write this", path=path, fix="start a new run") from None
     return dict(manifest)
 
