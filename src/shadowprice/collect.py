@@ -17,7 +17,7 @@ from shadowprice.formats.results import parse_chunk, parse_result
 from shadowprice.formats.templates import PLAIN, prompted
 from shadowprice.grading import check_code_grading, grade
 from shadowprice.grading.answers import boxes
-from shadowprice.runs import charged_before
+from shadowprice.run_folder import charged_before, place_of
 from shadowprice.types import Request, Result, Trace
 
 
@@ -65,12 +65,12 @@ async def collect(
     for name, line in ledger.chunks():
         part, sample, landing = parse_chunk(line)
         if not ledger.has_result(name):
-            scheduler.restore(place[name], part, sample=sample, landing=landing)
+            scheduler.restore(place_of(name, place), part, sample=sample, landing=landing)
     progress = progress or Progress(ledger.budget)
     for name, line in ledger.results():
         result = parse_result(line)
         progress.outcomes[result.outcome] += 1
-        scheduler.restore(place[name], result)
+        scheduler.restore(place_of(name, place), result)
     scheduler.charged(charged_before(ledger, place))
     return await execute(
         scheduler,
@@ -104,8 +104,8 @@ def graded(
             if (line := lines.get(f"{question.id}#{sample}")) is None:
                 continue
             result = parse_result(line)
-            assert result.completion is not None
-            answer = result.completion
+            if (answer := result.completion) is None:
+                continue
             truncated = answer.finish == "length"
             yield Trace(
                 id=question.id,

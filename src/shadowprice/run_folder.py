@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,8 +20,9 @@ from secrets import token_hex
 from typing import Any
 
 from shadowprice import __version__
+from shadowprice.accounts.manifest import FORMAT, MANIFEST, read_manifest
 from shadowprice.accounts.sqlite import Ledger
-from shadowprice.accounts.view import FORMAT, LEDGER, REQUESTS
+from shadowprice.accounts.view import LEDGER, REQUESTS
 from shadowprice.engine.scheduler import Round
 from shadowprice.errors import InputError
 from shadowprice.formats.asked import asked_lines
@@ -94,17 +96,10 @@ class RunFolder:
     ) -> RunFolder:
         folder = Path(path)
         try:
-            manifest = json.loads((folder / "manifest.json").read_text())
-            if manifest.get("format") != FORMAT:
-                raise InputError("was made by an older version of shadowprice", path=path, fix="start a new run")
-            before = {"budget": manifest["budget"], **manifest["asked"]}
-            list(manifest["rounds"])
-        except FileNotFoundError:
+            manifest = read_manifest(folder)
+        except (FileNotFoundError, NotADirectoryError):
             raise InputError("is not a run to resume", path=path, fix="leave out --resume to start one") from None
-        except InputError:
-            raise
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise InputError("has a damaged manifest.json", path=path, fix="start a new run") from None
+        before = {"budget": manifest["budget"], **manifest["asked"]}
         now = {"budget": budget, **json.loads(json.dumps(dict(asked)))}
         for name in sorted(before.keys() | now.keys()):
             if before.get(name) != now.get(name):
@@ -113,7 +108,12 @@ class RunFolder:
                     path=path,
                     fix="resume with the same, or start a new run",
                 )
-        return cls(folder, manifest, Ledger.reopen(folder / LEDGER, accept_loss=accept_loss))
+        ledger = Ledger.reopen(folder / LEDGER, accept_loss=accept_loss)
+        if ledger.budget != budget:
+            ledger.close()
+            problem = f"is of another run: its budget is {ledger.budget:,}, not {budget:,}"
+            raise InputError(problem, path=folder / LEDGER, fix="start a new run")
+        return cls(folder, manifest, ledger)
 
     @property
     def finished(self) -> bool:
@@ -148,5 +148,30 @@ class RunFolder:
 
 
 def _write(folder: Path, manifest: dict[str, Any]) -> None:
-    with replacing([folder / "manifest.json"]) as (file,):
+    with replacing([folder / MANIFEST]) as (file,):
         file.write(json.dumps(manifest, indent=2).encode() + b"\n")
+
+
+# --- what a ledger tells a run that is resumed ---------------------------------------------------
+
+
+def place_of(name: str, place: Mapping[str, int]) -> int:
+    """The place of a request that the ledger names."""
+    if name not in place:
+        raise InputError(f"the ledger is of another run: it has a request {name!r:.60}", fix="start a new run")
+    return place[name]
+
+
+def lost_to_crashes(ledger: Ledger) -> int:
+    """Units charged for attempts that were under way when the run crashed or was cancelled: their cost is unknown."""
+    return sum(entry.units for entry in ledger.entries() if entry.kind == "orphan")
+
+
+def charged_before(ledger: Ledger, place: Mapping[str, int]) -> dict[int, int]:
+    """By place: what requests without a result were charged, attempts that failed or were lost included."""
+    costs: Counter[int] = Counter()
+    for entry in ledger.entries():
+        name = entry.request or ""
+        if entry.reservation is not None and name in place and not ledger.has_result(name):
+            costs[place[name]] += entry.units
+    return dict(costs)

@@ -34,7 +34,7 @@ from shadowprice.formats.questions import Gold
 from shadowprice.formats.requests import check_requests, requests_from
 from shadowprice.formats.results import ESTIMATE, parse_chunk, parse_result
 from shadowprice.grading import check_code_grading, grade
-from shadowprice.run_folder import RunFolder
+from shadowprice.run_folder import RunFolder, charged_before, lost_to_crashes, place_of
 from shadowprice.tale import ASKS, LIMIT, ask, estimates_in, with_estimates
 from shadowprice.types import Completion, Forecast, Request, Result, Usage
 
@@ -56,6 +56,7 @@ class Summary:
     causes: dict[str, int]  # of failures, the most frequent first, and how many requests failed by each
     flags: dict[str, int]  # what was wrong with the server, and how often
     stopped: str  # why the run stopped early; empty if it did not
+    lost: int = 0  # units charged for what was under way when the run crashed or was cancelled
     sandbox: str = ""  # the level that programs in answers were run at; empty if none were
     dollars: float | None = None  # what `usage` costs; None where prices are unknown
 
@@ -295,6 +296,7 @@ class Run:
             causes=causes_of(results),
             flags=dict(flags),
             stopped=self.progress.stopped,
+            lost=lost_to_crashes(self.ledger),
             sandbox=self.sandbox,
             dollars=self.prices.cost(self.ledger.usage) / 10**9 if self.prices else None,
         )
@@ -335,11 +337,11 @@ class Run:
         for name, line in self._own(self.ledger.chunks()):
             part, sample, landing = parse_chunk(line)
             if not self.ledger.has_result(name):
-                scheduler.restore(place[name], part, sample=sample, landing=landing)
+                scheduler.restore(place_of(name, place), part, sample=sample, landing=landing)
         for name, line in self._own(self.ledger.results()):
             result = parse_result(line)
             self.progress.outcomes[result.outcome] += 1
-            scheduler.restore(place[name], result)
+            scheduler.restore(place_of(name, place), result)
         scheduler.charged(charged_before(self.ledger, place))
 
     async def _within_context(self) -> list[Request]:
@@ -410,16 +412,6 @@ def causes_of(results: Iterable[Result]) -> dict[str, int]:
     """The causes of failures, the most frequent first, and how many requests failed by each."""
     failures = (result.failure for result in results if result.outcome == "failed" and result.failure)
     return dict(Counter(failure.details.get("cause", failure.message) for failure in failures).most_common())
-
-
-def charged_before(ledger: Ledger, place: Mapping[str, int]) -> dict[int, int]:
-    """By place: what requests without a result were charged, attempts that failed or were lost included."""
-    costs: Counter[int] = Counter()
-    for entry in ledger.entries():
-        name = entry.request or ""
-        if entry.reservation is not None and name in place and not ledger.has_result(name):
-            costs[place[name]] += entry.units
-    return dict(costs)
 
 
 def check_gold(gold: Gold | None, *, unsafe_code: bool = False) -> str:

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from shadowprice.accounts.manifest import FORMAT
 from shadowprice.accounts.sqlite import Ledger
-from shadowprice.accounts.view import FORMAT, is_estimate, is_run, read_account
+from shadowprice.accounts.view import is_estimate, is_run, read_account
 from shadowprice.cost import TOKENS, Rates
 from shadowprice.errors import InputError, LedgerError
 from shadowprice.formats.forecasts import forecast_line

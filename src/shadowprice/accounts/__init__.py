@@ -1,5 +1,6 @@
 """The account of a run.
 
+manifest  the settings of a run, checked
 sqlite    `Ledger`: what is promised, and the methods
 journal   the entries, and what they add up to
 stores    where they are kept: a file, or memory

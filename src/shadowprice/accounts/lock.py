@@ -23,7 +23,8 @@ class Lock:
         if self._name in _HELD:
             raise LedgerError(f"{path}: in use by this process")
         try:
-            self._file = open(self._name, "ab")  # noqa: SIM115
+            descriptor = os.open(self._name, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+            self._file = open(descriptor, "ab")  # noqa: SIM115
         except OSError as error:
             raise LedgerError(f"{path}: cannot be locked: {error.strerror}") from None
         try:

@@ -16,6 +16,8 @@ from typing import NamedTuple
 from zlib import crc32
 
 from shadowprice.accounts.lock import beside
+from shadowprice.errors import InputError
+from shadowprice.formats.files import read_regular
 
 _SLOT = 512  # bytes, most of them unused: a disk writes no less at once
 _NAME = b"spmark 1"
@@ -48,8 +50,8 @@ class Mark(NamedTuple):
 def read_mark(path: Path) -> Mark | None:
     """The mark of the ledger at `path`; None if there is none, or none that is whole."""
     try:
-        content = beside(path, ".mark").read_bytes()
-    except OSError:
+        content = read_regular(beside(path, ".mark"))
+    except (OSError, InputError):
         return None
     slots = [_parsed(content[:_SLOT]), _parsed(content[_SLOT : 2 * _SLOT])]
     return max((mark for mark in slots if mark), key=lambda mark: mark.number, default=None)

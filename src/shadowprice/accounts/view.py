@@ -15,8 +15,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from shadowprice.accounts.damage import Damaged, Watch
 from shadowprice.accounts.journal import (
     Balances,
@@ -29,6 +27,7 @@ from shadowprice.accounts.journal import (
     read_line,
     read_rows,
 )
+from shadowprice.accounts.manifest import MANIFEST, read_manifest
 from shadowprice.accounts.mark import read_mark
 from shadowprice.cost import TOKENS, Rates
 from shadowprice.errors import InputError, LedgerError
@@ -36,8 +35,7 @@ from shadowprice.formats.jsonl import read_objects
 from shadowprice.formats.results import ESTIMATE, parse_chunk, parse_result
 from shadowprice.types import Completion, Failure, Outcome, Result, Usage
 
-LEDGER, MANIFEST, FORECAST, REQUESTS = "ledger.sqlite", "manifest.json", "forecast.jsonl", "requests.jsonl"
-FORMAT = 3  # of a run folder, as its manifest says
+LEDGER, FORECAST, REQUESTS = "ledger.sqlite", "forecast.jsonl", "requests.jsonl"
 _ENDS = {"chunk": "chunk", "orphan": "lost", "void": "void", "free": "void"}
 _MOST_TEXT = 240  # characters of an answer that are kept
 
@@ -157,7 +155,9 @@ def is_estimate(name: str) -> bool:
 def read_account(folder: Path) -> Account:
     account = _read_manifest(folder)
     lines = _Lines()
-    if (folder / LEDGER).exists():  # a run killed in its first moments has none
+    if os.path.lexists(folder / LEDGER):  # a run killed in its first moments has none
+        if not (folder / LEDGER).is_file():
+            raise InputError("is not a file", path=folder / LEDGER, fix="start a new run")
         try:
             watch = Watch(read_mark(folder / LEDGER))  # the mark first: a run that continues moves on
             with _opened(folder / LEDGER) as db:
@@ -201,27 +201,17 @@ def whole_answers(folder: Path) -> Iterator[Callable[[str], str]]:
 
 def _read_manifest(folder: Path) -> Account:
     try:
-        manifest = orjson.loads((folder / MANIFEST).read_bytes())
-        if manifest.get("format") != FORMAT:
-            raise InputError("was made by an older version of shadowprice", path=folder, fix="start a new run")
-        asked = manifest.get("asked") or {}
-        account = Account(
-            folder,
-            manifest,
-            int(manifest["budget"]),
-            metered=asked.get("accounting") == "metered" and manifest.get("served") != "expected",
-            rates=_rates(asked.get("rates")) or TOKENS,
-            prices=_rates(manifest.get("prices")),
-        )
-        for each in account.rounds:
-            int(each["budget"])
+        manifest = read_manifest(folder)
     except FileNotFoundError:
         raise InputError("not a run folder", path=folder, fix="name a folder made by `run`") from None
-    except InputError:
-        raise
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise InputError("damaged: `run` did not write this", path=folder / MANIFEST, fix="start a new run") from None
-    return account
+    asked = manifest["asked"]
+    try:
+        rates, prices = _rates(asked.get("rates")) or TOKENS, _rates(manifest.get("prices"))
+    except (TypeError, ValueError, AttributeError):
+        problem = "damaged: `run` did not write this"
+        raise InputError(problem, path=folder / MANIFEST, fix="start a new run") from None
+    metered = asked.get("accounting") == "metered" and manifest.get("served") != "expected"
+    return Account(folder, manifest, manifest["budget"], metered=metered, rates=rates, prices=prices)
 
 
 def _rates(found: Mapping[str, Any] | None) -> Rates | None:
@@ -288,13 +278,15 @@ def _read_ledger(db: sqlite3.Connection, account: Account, lines: _Lines, watch:
     check_tables(db)
     rows = read_rows(db)
     balances = Balances(0)
-    rounds = [int(each["budget"]) for each in account.rounds]
+    rounds = [each["budget"] for each in account.rounds]
     opened: dict[int, Attempt] = {}
     for row in rows:
         watch.see(row)
         entry, line, _ = row
         if entry.id == 1:
             balances = first_balances(row.entry)
+            if balances.budget != account.budget:
+                raise LedgerError(f"its budget is {balances.budget:,}, that of the run is {account.budget:,}")
             continue
         # A round begins when its budget is available; metered, others may be in flight.
         due = rounds[len(account.starts) : len(account.starts) + 1]
@@ -356,6 +348,8 @@ def _requests(
 
 def _forecasts(path: Path) -> dict[str, Mapping[str, Any]]:
     """By request; none where the file is missing or damaged, since a view shows what there is."""
+    if not path.is_file():
+        return {}
     try:
         return {line["custom_id"]: line for _, line in read_objects(path)}
     except (OSError, InputError, KeyError, TypeError):

@@ -107,6 +107,8 @@ def failure(
         return Unavailable(f"the server reported an error: {said}", tokens=None, cause=f"error: {_stable(said)}")
     if isinstance(error, aiohttp.ClientResponseError):
         return Unavailable(f"not an answer: {line(error.message)}", tokens=None, cause="not an answer")
+    if isinstance(error, aiohttp.ClientPayloadError):  # whose text names a status, 400, that nobody sent
+        return Unavailable("the connection broke within the answer", tokens=None, cause="the connection broke")
     if isinstance(error, aiohttp.ClientError | OSError):
         return Unavailable(f"the connection broke: {line(error)}", tokens=None, cause="the connection broke")
     return Unavailable(f"not an answer: {line(error)}", tokens=None, cause="not an answer")

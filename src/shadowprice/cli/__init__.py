@@ -33,6 +33,8 @@ def _main(given: list[str]) -> int:
     options.arguments = given
     try:
         with _signals_like_ctrl_c():
+            for name in _TEXTS:
+                (getattr(options, name, None) or "").encode()
             code: int = options.command(options)
             if sys.stdout is not None:
                 sys.stdout.flush()
@@ -49,6 +51,7 @@ def _main(given: list[str]) -> int:
         raise
 
 
+_TEXTS = ("model", "system", "teacher_model")  # arguments that are written into files and requests
 _BUG = (
     "This is a bug in shadowprice: please report it with the lines above. "
     "A run is kept in its folder: the same command with --resume continues it."

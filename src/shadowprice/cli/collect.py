@@ -13,6 +13,7 @@ from shadowprice.cli.common import (
     EXHAUSTED,
     count,
     given,
+    lost_in_words,
     refuse_existing,
     refuse_same_file,
     where_programs_ran,
@@ -86,7 +87,7 @@ def collect(options: argparse.Namespace) -> int:
     from shadowprice.formats.results import parse_result
     from shadowprice.formats.templates import read_template
     from shadowprice.formats.traces import write_traces
-    from shadowprice.run_folder import RunFolder
+    from shadowprice.run_folder import RunFolder, lost_to_crashes
     from shadowprice.runs import causes_of
 
     if min(options.samples, options.max_tokens, options.concurrency) < 1 or options.temperature < 0:
@@ -157,6 +158,7 @@ def collect(options: argparse.Namespace) -> int:
         write_traces(options.out, traces)
         folder.save(done=not progress.stopped, sandboxes=[sandbox] if sandbox else [])
         failures = [parse_result(line) for _, line in folder.ledger.notes()]
+        lost = lost_to_crashes(folder.ledger)
     correct, cut = sum(bool(t.correct) for t in traces), sum(t.truncated for t in traces)
     tokens, failed = sum(t.tokens for t in traces), len(requests) - len(traces)
     if options.json:
@@ -167,6 +169,8 @@ def collect(options: argparse.Namespace) -> int:
         share = f"{100 * correct / graded:.1f}% correct" if graded else "none graded" if traces else "none correct"
         print(f"{count(len(traces), 'trace')} -> {options.out}: {share}, {cut:,} cut at the cap", end="")
         print(f", {tokens:,} tokens; {failed:,} failed{where_programs_ran(sandbox)}")
+        if lost:
+            print(f"lost: {lost_in_words(lost, TOKENS)}")
     for cause, times in causes_of(failures).items():
         print(f"warning: {times:,} failed: {cause} (--resume tries again)", file=sys.stderr)
     if progress.stopped:

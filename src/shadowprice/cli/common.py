@@ -16,6 +16,7 @@ from shadowprice.cli.terminal import raw, say
 from shadowprice.errors import InputError, MissingExtra
 
 if TYPE_CHECKING:
+    from shadowprice.cost import Rates
     from shadowprice.forecast import Predictor
     from shadowprice.formats.batch import BatchLine
     from shadowprice.formats.inputs import Input
@@ -197,6 +198,13 @@ def about(number: float) -> str:
 def count(number: int, noun: str) -> str:
     plural = noun[:-1] + "ies" if noun.endswith("y") else noun + "s"
     return f"{number:,} {noun if number == 1 else plural}"
+
+
+def lost_in_words(units: int, rates: Rates) -> str:
+    """What crashes cost."""
+    from shadowprice.cost import show
+
+    return f"{show(units, rates)}, charged in full for what was under way when the run was cut off"
 
 
 def where_programs_ran(sandbox: str) -> str:

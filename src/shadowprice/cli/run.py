@@ -20,6 +20,7 @@ from shadowprice.cli.common import (
     forecaster,
     given,
     gold_for,
+    lost_in_words,
     option,
     outputs,
     refuse_same_file,
@@ -180,6 +181,8 @@ def run(options: argparse.Namespace) -> int:
             rows.append(f"  correct    {summary.correct:,} of {summary.graded:,} graded{where}")
         spent = show_spent(summary.spent, summary.budget, rates)
         rows.append(f"  spent      {spent}{more}; the account is in {folder}")
+        if summary.lost:
+            rows.append(f"  lost       {lost_in_words(summary.lost, rates)}")
         if teaching:
             rows.append(f"  teacher    {_in_words(teaching)}")
         if policy in ("index", "expected") and summary.price:

@@ -32,6 +32,8 @@ def asked_lines(requests: Iterable[Request], gold: Gold | None = None) -> Iterat
 
 def read_asked(path: str | os.PathLike[str]) -> Iterator[tuple[str, Asked]]:
     """By request, in order; ends where the file is missing or damaged, since it is only there to be shown."""
+    if not os.path.isfile(path):
+        return
     try:
         for _, line in read_objects(path):
             yield str(line["custom_id"]), Asked(str(line.get("question") or ""), str(line.get("gold") or ""))

@@ -27,6 +27,18 @@ def sha256_of(path: str | os.PathLike[str]) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def read_regular(path: str | os.PathLike[str]) -> bytes:
+    """The content of a regular file; InputError for anything else, such as a pipe: opening that could take forever."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise InputError("is not a file but a folder, a pipe or a device", path=path, fix="remove it")
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read()
+    finally:
+        os.close(descriptor)
+
+
 @contextmanager
 def replacing(targets: Sequence[Target]) -> Iterator[list[IO[bytes]]]:
     """Files to write to, which replace `targets` only if no error occurs.

@@ -7,11 +7,12 @@ format has no field for is under `shadowprice`.
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar, get_args
 
 import orjson
 
-from shadowprice.types import Completion, Failure, Result, Usage
+from shadowprice.errors import InputError
+from shadowprice.types import Completion, Failure, Outcome, Result, Usage
 
 # The code of a declined request in the error file.
 DECLINED = "budget_abandoned"
@@ -57,29 +58,38 @@ _OWN = {"outcome", "cost", "usage", "correct", "finish", "tokens", "usage_source
 
 
 def parse_result(line: bytes) -> Result:
-    """What `result_line` wrote; raises KeyError, TypeError or ValueError for anything else."""
+    """What `result_line` wrote; InputError for anything else."""
+    try:
+        return _parse_result(line)
+    except _WRONG:
+        raise InputError(f"a row of the ledger is not a result: {line!r:.60}", fix="start a new run") from None
+
+
+def _parse_result(line: bytes) -> Result:
     record = orjson.loads(line)
     own = record["shadowprice"]
     answer, failure = None, None
     if record["error"]:
         details = {name: value for name, value in record["error"].items() if name not in ("code", "message")}
-        failure = Failure(record["error"]["code"], record["error"]["message"], details)
+        failure = Failure(_of(record["error"]["code"], str), _of(record["error"]["message"], str), details)
     else:
         body = record["response"]["body"]
         failure = Failure(**own["failure"]) if "failure" in own else None
         answer = Completion(
             text=text_of_response(body),
-            tokens=own["tokens"],
+            tokens=_of(own["tokens"], int),
             finish=own["finish"],
             usage_source=own["usage_source"],
-            flags=tuple(own["flags"]),
+            flags=_texts(own["flags"]),
             body=body,
         )
+    if own["outcome"] not in get_args(Outcome) or own["correct"] not in (True, False, None):
+        raise ValueError("not an outcome")
     return Result(
-        id=record["custom_id"],
+        id=_of(record["custom_id"], str),
         outcome=own["outcome"],
-        usage=Usage(**own["usage"]),
-        cost=own["cost"],
+        usage=_usage(own["usage"]),
+        cost=_of(own["cost"], int),
         completion=answer,
         failure=failure,
         correct=own["correct"],
@@ -103,11 +113,33 @@ def chunk_line(part: Completion, *, sample: int, landing: bool) -> bytes:
 
 
 def parse_chunk(line: bytes) -> tuple[Completion, int, bool]:
-    """The part, its sample, and whether it was a landing."""
-    record = orjson.loads(line)
-    part = record["part"]
-    return (
-        Completion(**{**part, "flags": tuple(part["flags"]), "ids": tuple(part["ids"])}),
-        record["sample"],
-        record["landing"],
-    )
+    """The part, its sample, and whether it was a landing; InputError for what `chunk_line` did not write."""
+    try:
+        record = orjson.loads(line)
+        part = record["part"]
+        fields = {**part, "text": _of(part["text"], str), "tokens": _of(part["tokens"], int)}
+        answer = Completion(**{**fields, "flags": _texts(part["flags"]), "ids": tuple(part["ids"])})
+        return answer, _of(record["sample"], int), _of(record["landing"], bool)
+    except _WRONG:
+        problem = f"a row of the ledger is not a part of an answer: {line!r:.60}"
+        raise InputError(problem, fix="start a new run") from None
+
+
+# --- types -------------------------------------------------------------------------------------
+
+_WRONG = (KeyError, IndexError, TypeError, ValueError, AttributeError)
+_T = TypeVar("_T")
+
+
+def _of(value: Any, kind: type[_T]) -> _T:
+    if type(value) is not kind:
+        raise TypeError(f"{value!r:.40}")
+    return value
+
+
+def _texts(values: Any) -> tuple[str, ...]:
+    return tuple(_of(each, str) for each in _of(values, list))
+
+
+def _usage(counts: Any) -> Usage:
+    return Usage(**{name: _of(count, int) for name, count in counts.items()})

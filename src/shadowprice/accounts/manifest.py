@@ -1,0 +1,85 @@
+"""manifest.json of a run folder: read, and checked so that those who use it need not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from shadowprice.errors import InputError
+from shadowprice.formats.files import read_regular
+
+MANIFEST = "manifest.json"
+FORMAT = 3  # of a run folder, as its manifest says
+
+_NUMBER, _NONE = (int, float), type(None)
+_Shape = Mapping[str, tuple[type, ...]]  # field: its types; a field may be missing if one of them is NoneType
+_WHOLE: _Shape = {
+    "budget": (int,), "asked": (dict,), "rounds": (list,), "done": (bool,), "created": (str, _NONE),
+    "shadowprice": (str, _NONE), "summary": (dict, _NONE), "teacher": (dict, _NONE), "files": (dict, _NONE),
+    "sandboxes": (list, _NONE),
+}  # fmt: skip
+_ASKED: _Shape = {
+    "policy": (str, _NONE), "accounting": (str, _NONE), "reclaim": (bool, _NONE), "samples": (int, _NONE),
+    "max_tokens": (int, _NONE), "options": (dict, _NONE), "rates": (dict, _NONE),
+}  # fmt: skip
+_ROUND: _Shape = {
+    "budget": (int,), "queries": (int,), "admitted": (int,), "granted": (int,), "price": (*_NUMBER, _NONE),
+    "status": (str, _NONE),
+}  # fmt: skip
+_SUMMARY: _Shape = {
+    "requests": (int,), "outcomes": (dict, _NONE), "stopped": (str, _NONE), "rounds": (list, _NONE),
+}  # fmt: skip
+_TEACHER: _Shape = {
+    "asked": (int,), "retried": (int,), "fell_back": (int,), "tokens": (int,), "charged": (bool,), "flags": (dict,),
+}  # fmt: skip
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest of a run; FileNotFoundError without one, InputError if `run` did not write it."""
+    path = folder / MANIFEST
+    try:
+        manifest = json.loads(read_regular(path))  # not orjson: a name may hold half a character
+        if isinstance(manifest, dict) and manifest.get("format") != FORMAT:
+            raise InputError("was made by an older version of shadowprice", path=folder, fix="start a new run")
+        _check(manifest)
+    except (TypeError, RecursionError, UnicodeDecodeError, json.JSONDecodeError):
+        raise InputError("damaged: `run` did not write this", path=path, fix="start a new run") from None
+    return dict(manifest)
+
+
+def _check(manifest: Any) -> None:
+    _shaped(manifest, _WHOLE, "it")
+    _shaped(manifest["asked"], _ASKED, "asked")
+    summary, teacher = manifest.get("summary") or {}, manifest.get("teacher")
+    for each in (*manifest["rounds"], *(summary.get("rounds") or ())):
+        _shaped(each, _ROUND, "a round")
+        if each.keys() != _ROUND.keys():
+            raise TypeError("a round has other fields")
+    if summary:
+        _shaped(summary, _SUMMARY, "summary")
+        _all(summary.get("outcomes") or {}, int, "outcomes")
+    if teacher:
+        _shaped(teacher, _TEACHER, "teacher")
+        _all(teacher["flags"], int, "flags")
+    _all(manifest.get("files") or {}, str, "files")
+    _all(manifest["asked"].get("rates") or {}, int, "rates")
+    _all(dict(enumerate(manifest.get("sandboxes") or ())), str, "sandboxes")
+    if manifest["budget"] < 0:
+        raise TypeError("its budget is negative")
+
+
+def _shaped(value: Any, shape: _Shape, name: str) -> None:
+    if not isinstance(value, dict):
+        raise TypeError(f"{name} is not an object")
+    for field, types in shape.items():
+        found = value.get(field)
+        if not isinstance(found, types) or (isinstance(found, bool) and bool not in types):
+            raise TypeError(f"{name} has {found!r:.40} as {field}")
+
+
+def _all(values: Mapping[Any, Any], kind: type, name: str) -> None:
+    for each in values.values():
+        if type(each) is not kind:
+            raise TypeError(f"{name} has {each!r:.40}")

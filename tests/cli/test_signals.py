@@ -1,0 +1,223 @@
+"""Signals, and errors that reach the top: a line, an exit code, and a run that can be resumed."""
+
+import asyncio
+import json
+import os
+import pty
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+
+import pytest
+
+from shadowprice import cli
+from shadowprice.accounts.sqlite import Ledger
+from shadowprice.errors import InputError
+
+from ..backends import hostile
+from ..conftest import request_line
+from ..talking import talks
+
+ENDED = "shadowprice: interrupted; the same command with --resume continues it (requests.answers.jsonl.run)"
+
+
+@pytest.fixture
+def command(batch, tmp_path):
+    """The command for ten requests, in a folder of its own."""
+    batch([request_line(f"q{i}") for i in range(10)])
+
+    def made(url, *more, script=None):
+        given = ["run", "requests.jsonl", "--budget", "10k", "--base-url", url, "--model", "m", *more]
+        return [sys.executable, *(["-c", script] if script else ["-m", "shadowprice"]), *given]
+
+    return made
+
+
+@pytest.fixture
+def start(tmp_path):
+    started = []
+
+    def make(command, **options):
+        pipe = subprocess.PIPE
+        started.append(subprocess.Popen(command, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True, **options))
+        return started[-1]
+
+    yield make
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def until(holds, seconds=30):
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.01)
+
+
+def account(tmp_path):
+    with Ledger.reopen(tmp_path / "requests.answers.jsonl.run" / "ledger.sqlite") as ledger:
+        return ledger.spent, [entry.kind for entry in ledger.entries()]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("policy", ["uniform", "tale"])
+def test_other_signals_finish_what_is_under_way(command, start, tmp_path, number, policy):
+    with hostile.Server(talks(10, pause=0.05)) as server:
+        process = start(command(server.url, "--quiet", "--policy", policy))
+        until(lambda: server.generated)
+        process.send_signal(number)
+        _, error = process.communicate(timeout=30)
+        assert (process.returncode, error.splitlines()[-1]) == (130, ENDED)
+        spent, kinds = account(tmp_path)
+        assert "orphan" not in kinds
+        assert spent >= server.generated
+        if policy == "uniform":
+            assert spent == server.generated
+
+
+async def never_ends(request, reply):
+    await reply.head()
+    await reply.piece("word ")
+    await asyncio.sleep(60)
+
+
+def test_after_a_while_other_signals_cancel(command, start, tmp_path):
+    script = "import sys, shadowprice.cli as cli, shadowprice.cli.live as live; live._GRACE = 0.5; sys.exit(cli.main())"
+    with hostile.Server(never_ends) as server:
+        process = start(command(server.url, "--quiet", script=script))
+        until(lambda: server.generated)
+        process.send_signal(signal.SIGTERM)
+        _, error = process.communicate(timeout=20)
+    assert (process.returncode, error.splitlines()[-1]) == (130, ENDED)
+    assert "orphan" in account(tmp_path)[1]
+
+
+def test_what_a_crash_cost_is_said_in_one_line(command, start, tmp_path):
+    with hostile.Server(never_ends) as server:
+        process = start(command(server.url, "--quiet", "--policy", "uniform"))
+        until(lambda: len(server.requests) == 8)
+        process.kill()
+        process.communicate()
+    with hostile.Server(talks(5)) as server:
+        process = start(command(server.url, "--quiet", "--policy", "uniform", "--resume"))
+        said, _ = process.communicate(timeout=60)
+        assert "  lost       8,000 tokens, charged in full for what was under way when the run was cut off\n" in said
+        finished = start(command(server.url, "--quiet", "--policy", "uniform", "--resume", "--json"))
+        assert json.loads(finished.communicate(timeout=60)[0])["lost"] == 8000
+
+
+def test_hang_ups_are_ignored_under_nohup(command, start):
+    with hostile.Server(talks(10, pause=0.05)) as server:
+        ignore = lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)  # noqa: E731
+        process = start(command(server.url, "--quiet"), preexec_fn=ignore)
+        until(lambda: server.generated)
+        process.send_signal(signal.SIGHUP)
+        said, error = process.communicate(timeout=60)
+    assert (process.returncode, error) == (0, "")
+    assert "answered   10 requests" in said
+
+
+def test_a_terminal_that_is_closed_loses_nothing(command, tmp_path):
+    with hostile.Server(talks(10, pause=0.05)) as server:
+        arguments = command(server.url, "--policy", "uniform", "--concurrency", "2")
+        process, terminal = pty.fork()
+        if process == 0:
+            os.chdir(tmp_path)
+            os.execv(arguments[0], arguments)
+        until(lambda: server.generated)
+        os.close(terminal)
+        assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 130
+        spent, kinds = account(tmp_path)
+        assert (spent, "orphan" in kinds) == (server.generated, False)
+
+
+@pytest.mark.parametrize("more", [[], ["--teacher-url", "http://127.0.0.1:9/v1"]])
+def test_ctrl_c_while_the_teacher_is_asked(command, start, more):
+    with hostile.Server(talks(10, pause=0.05)) as server:
+        teacher = ["--teacher-url", f"{server.url}/", "--teacher-model", "t"] if more else []
+        process = start(command(server.url, "--quiet", "--policy", "tale", *teacher))
+        until(lambda: server.generated)
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate(timeout=30)
+        assert (process.returncode, error.splitlines()[-1]) == (130, ENDED)
+        assert "Traceback" not in error
+        again = start(command(server.url, "--quiet", "--policy", "tale", *teacher, "--resume"))
+        assert "answered   10 requests" in again.communicate(timeout=60)[0]
+
+
+@pytest.mark.parametrize("module", ["shadowprice.cli", "numpy", "aiohttp", "shadowprice.backends.openai"])
+def test_ctrl_c_while_it_starts(command, start, module):
+    script = f"""
+import os, signal, sys
+class Interrupts:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupts())
+from shadowprice.__main__ import main
+sys.exit(main())
+"""
+    process = start(command("http://127.0.0.1:9/v1", script=script))
+    _, error = process.communicate(timeout=30)
+    # Python itself ends by the signal if the interrupt came while it ran generated code; shells show 130 then, too.
+    assert process.returncode in (130, -signal.SIGINT)
+    assert error == "shadowprice: interrupted; nothing was written\n"
+
+
+def test_ctrl_c_after_the_work_shows_nothing(start):
+    script = """
+import atexit, os, signal, sys
+atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))
+sys.argv = ["shadowprice", "--version"]
+from shadowprice.__main__ import main
+import shadowprice.cli
+shadowprice.cli.main = lambda: 3
+sys.exit(main())
+"""
+    process = start([sys.executable, "-c", script])
+    assert process.communicate(timeout=30) == ("", "")
+    assert process.returncode == 3
+
+
+class TestErrorsThatReachTheTop:
+    @pytest.fixture
+    def fails(self, monkeypatch, tmp_path):
+        def main(error):
+            def command(options):
+                raise error
+
+            monkeypatch.setattr("shadowprice.cli.report.report", command)
+            return cli.main(["report", str(tmp_path)])
+
+        return main
+
+    @pytest.mark.parametrize(
+        ("error", "said"),
+        [
+            (OSError(5, "Input/output error", "answers.jsonl"), "answers.jsonl: Input/output error"),
+            (MemoryError(), "not enough memory (split the input, or lower --concurrency)"),
+            (sqlite3.OperationalError("disk I/O error"), "the ledger cannot be used: disk I/O error (check the disk;"),
+            (UnicodeEncodeError("utf-8", "a\udcff", 1, 2, "surrogates"), "'a\\udcff' is not text in UTF-8 (check"),
+            (ExceptionGroup("tasks", [ExceptionGroup("more", [InputError("no gold")])]), "no gold"),
+        ],
+    )
+    def test_are_said_in_one_line_where_they_can_be_expected(self, fails, capsys, error, said):
+        assert fails(error) == 2
+        shown = capsys.readouterr().err
+        assert shown.startswith(f"shadowprice: {said}")
+        assert len(shown.splitlines()) == 1
+
+    @pytest.mark.parametrize("option", ["--model", "--system"])
+    def test_an_argument_that_is_not_utf_8_is_refused_before_anything_is_paid_for(self, tmp_path, capsys, option):
+        given = ["collect", "questions.txt", "--out", str(tmp_path / "t"), "--base-url", "http://127.0.0.1:9/v1"]
+        assert cli.main([*given, option, "a\udcff"]) == 2
+        assert capsys.readouterr().err == "shadowprice: 'a\\udcff' is not text in UTF-8 (check the arguments)\n"
+
+    def test_are_shown_in_full_where_they_are_bugs(self, fails):
+        with pytest.raises(ZeroDivisionError) as raised:
+            fails(ZeroDivisionError("division by zero"))
+        assert "please report it" in raised.value.__notes__[0]
+        assert "--resume continues" in raised.value.__notes__[0]
