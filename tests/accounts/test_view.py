@@ -219,7 +219,7 @@ class TestTheAccount:
 
     def test_the_manifest_is_read(self, make):
         rates = {"input": 150_000_000, "cached": 75_000_000, "output": 600_000_000}
-        folder = make(asked={"policy": "index", "rates": rates})
+        folder = make(asked={"policy": "index", "accounting": "metered", "rates": rates})
         account = read_account(folder.path)
         assert (account.done, account.metered, account.summary, account.rounds) == (False, True, {}, [])
         assert account.rates == Rates.dollars(0.15, 0.6, 0.075)

@@ -308,3 +308,9 @@ def test_a_cut_stream_of_bundles_has_an_unknown_cost():
     outcome = meet(behave, limit=50)
     assert outcome.tokens is None
     assert charged(outcome, 50) == 50
+
+
+def test_an_honest_server_that_bundles_and_counts_nothing_is_charged_its_limit():
+    """An estimate that is a little above the limit is no reason to charge more than was granted."""
+    done = meet(bundles(PROSE, 14, tokens=14), limit=200)
+    assert (done.tokens, done.usage_source, done.flags) == (200, "assumed", ())

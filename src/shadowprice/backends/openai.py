@@ -14,7 +14,8 @@ What an answer is charged (`limit`: what was sent, not more than the grant):
     usage from what pieces and text show up to the limit      the usage
     usage too low for the pieces, the text or the reasoning   the limit, or more if estimated      usage_wrong
     it says it has; negative; not a number
-    no usage, and the text is estimated to exceed the limit   the estimate                         usage_estimated
+    no usage, and the text is estimated at 1.5 times the      the estimate                         usage_estimated
+    limit or more
     no usage                                                  the limit
 
 The estimate is the number of pieces if they have 7 characters or fewer on average, else 4 characters to a token
@@ -27,8 +28,9 @@ What a server can generate without being noticed, if its texts have c characters
     what it shows, one token a piece            nothing: every piece is counted
     what it shows, several tokens a piece       usage below the truth: 10/c times the usage (English: 2.2), 8/c to
                                                 15/c once its tokens are known, and 64/c tokens more in an answer
-                                                no usage: 7/c times the limit in short pieces; in long ones it is
-                                                charged 4 characters a token: c/4 of the truth where c is below 4
+                                                no usage: 7/c times the limit in short pieces, 6/c in long ones;
+                                                above that it is charged 4 characters a token: c/4 of the truth
+                                                where c is below 4
     what it does not show                       anything that it does not count: hidden reasoning; text in fields that
                                                 no model writes (ids, signatures, annotations, audio) is not counted
     after a limit was exceeded                  what arrives until the stream is closed, and what other requests
