@@ -64,7 +64,8 @@ def _check(manifest: Any) -> None:
         _shaped(teacher, _TEACHER, "teacher")
         _all(teacher["flags"], int, "flags")
     _all(manifest.get("files") or {}, str, "files")
-    _all(manifest["asked"].get("rates") or {}, int, "rates")
+    rates = manifest["asked"].get("rates") or {}
+    _all({name: rate for name, rate in rates.items() if name != "unit"}, int, "rates")
     _all(dict(enumerate(manifest.get("sandboxes") or ())), str, "sandboxes")
     if manifest["budget"] < 0:
         raise TypeError("its budget is negative")

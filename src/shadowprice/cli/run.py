@@ -145,8 +145,7 @@ def run(options: argparse.Namespace) -> int:
         requests = _requests(options, found, folder, settings)  # before a model is fetched or started
         gold = gold_for(options, found, requests)
         check_gold(gold, unsafe_code=options.unsafe_code)
-        chosen = Settings(**{name: value for name, value in settings.items() if name != "prices"})
-        backend = make_backend(options, cache=chosen.accounting == "metered")
+        backend = make_backend(options, cache=Settings(**settings).accounting == "metered")
         with resumable(folder), _make_run(options, requests, gold, backend, teacher, folder, settings) as run:
             with show_progress(len(run.requests), run.settings.rates, quiet=options.quiet) as on_event:
                 summary = run_to_end(
@@ -230,13 +229,13 @@ def _make_run(
         accept_loss=options.accept_loss,
         unsafe_code=options.unsafe_code,
         concurrency=options.concurrency,
+        prices=rates_of(options)[1],
         **settings,
     )
 
 
 def _settings(options: argparse.Namespace) -> dict[str, Any]:
     """The settings of the run."""
-    rates, prices = rates_of(options)
     return {
         "policy": options.policy or "",
         "accounting": options.accounting or "",
@@ -244,8 +243,7 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
         "max_tokens": options.max_tokens,
         "reclaim": not options.no_reclaim,
         "samples": options.samples,
-        "rates": rates,
-        "prices": prices,
+        "rates": rates_of(options)[0],
     }
 
 
