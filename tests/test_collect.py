@@ -94,6 +94,37 @@ class TestTheCommand:
             assert command(questions(), out, server, "--max-tokens", 10, "--resume") == 2
         assert "another" in capsys.readouterr().err
 
+    def test_traces_so_far_can_be_written_while_it_runs_and_after_it_was_stopped(self, tmp_path, questions, capsys):
+        path, run, early, found = questions(), tmp_path / "run", tmp_path / "early.jsonl", []
+
+        async def peeks(request, reply):
+            if request.body["messages"][0]["content"] == "Say 3":
+                found.append(await asyncio.to_thread(command, path, early, server, "--run-folder", run, "--so-far"))
+                await hostile.fails(400, "too hard")(request, reply)
+            else:
+                await talks(1)(request, reply)
+
+        with hostile.Server(peeks) as server:
+            one_by_one = ["--run-folder", run, "--concurrency", 1]
+            assert command(path, tmp_path / "traces.jsonl", server, *one_by_one) == 3
+            assert (found, len(server.requests)) == ([0], 5)
+            assert [trace.id for trace in read_traces(early)] == ["q0", "q1", "q2"]
+            assert "2 not answered yet" in capsys.readouterr().out
+            late = tmp_path / "late.jsonl"
+            assert command(path, late, server, "--run-folder", run, "--so-far") == 0
+            assert len(server.requests) == 5
+        assert [trace.id for trace in read_traces(late)] == ["q0", "q1", "q2", "q4"]
+        assert late.read_bytes() == (tmp_path / "traces.jsonl").read_bytes()
+
+    def test_traces_so_far_are_those_of_the_same_collection(self, tmp_path, questions, capsys):
+        out = tmp_path / "traces.jsonl"
+        with hostile.Server(talks(1)) as server:
+            assert command(questions(), out, server, "--so-far") == 2
+            assert "no such run folder" in capsys.readouterr().err
+            assert command(questions(), out, server) == 0
+            assert command(questions(4), out, server, "--so-far", "--force") == 2
+            assert "another input" in capsys.readouterr().err
+
     @pytest.mark.parametrize(
         ("more", "said"),
         [
@@ -175,7 +206,7 @@ class Collecting:
         with Ledger.reopen(self.path) as ledger:
             options = {"max_tokens": 50, "probe": AGES, "concurrency": concurrency, "progress": progress}
             asyncio.run(collect(self.requests, ledger, backend or RecordedBackend(TRACES), on_event=look, **options))
-            found = graded(QUESTIONS, ledger, samples=1, temperature=0.0, max_tokens=50, model="m")
+            found = graded(QUESTIONS, dict(ledger.results()), samples=1, temperature=0.0, max_tokens=50, model="m")
             assert (ledger.reserved, ledger.overspent) == (0, 0)
             return list(found), ledger.spent, progress
 

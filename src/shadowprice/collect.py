@@ -85,7 +85,7 @@ async def collect(
 
 def graded(
     questions: Sequence[Question],
-    ledger: Ledger,
+    results: Mapping[str, bytes],
     *,
     samples: int,
     temperature: float,
@@ -94,14 +94,14 @@ def graded(
     template: str = PLAIN,
     unsafe_code: bool = False,
 ) -> Iterator[Trace]:
-    """The answers in the ledger as traces, in the order of the questions; what failed is left out.
+    """The answers as traces, in the order of the questions; what failed is left out.
 
-    `unsafe_code`: programs in answers are run even where there is no sandbox.
+    results      lines of the ledger, by request
+    unsafe_code  programs in answers are run even where there is no sandbox
     """
-    lines = dict(ledger.results())
     for question in questions:
         for sample in range(samples):
-            if (line := lines.get(f"{question.id}#{sample}")) is None:
+            if (line := results.get(f"{question.id}#{sample}")) is None:
                 continue
             result = parse_result(line)
             if (answer := result.completion) is None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib.util
+import json
 import os
 import re
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -64,6 +66,12 @@ def answers(client: LlamaCppBackend, jobs: list[tuple[str, int]], at_once: int =
     return asyncio.run(run())
 
 
+def _post(url: str, request: dict) -> dict:
+    asked = urllib.request.Request(url, json.dumps(request).encode(), {"Content-Type": "application/json"})
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(asked) as reply:
+        return json.load(reply)
+
+
 class TestAnswers:
     def test_it_answers(self, client):
         (answer,) = answers(client, [("What is the capital of Japan?", 40)])
@@ -94,6 +102,23 @@ class TestAnswers:
             assert one.text.startswith(part.text)
             assert part.tokens == min(limit, one.tokens)
         assert [answer.text for answer in again[10:]] == [answer.text for answer in reversed(whole)]
+
+    @pytest.mark.slow
+    def test_exact_probabilities_are_the_same_to_the_last_bit_alone_beside_others_and_in_parts(self, gguf):
+        prompts = [task.prompt for task in tasks(5, 8)]
+        with LlamaCppServer(gguf, slots=8, exact=True) as server, ThreadPoolExecutor(8) as threads:
+
+            def ask(prompt, ids=()):
+                request = {"prompt": [prompt, *ids] if ids else prompt, "n_predict": 16, "temperature": 0, "n_probs": 1}
+                request |= {"return_tokens": True, "cache_prompt": False, "ignore_eos": True}
+                answer = _post(f"{server.url}/completion", request)
+                return answer["tokens"], [each["logprob"] for each in answer["completion_probabilities"]]
+
+            alone = [ask(prompt) for prompt in prompts]
+            assert list(threads.map(ask, prompts)) == alone
+            for prompt, (ids, chances) in zip(prompts, alone, strict=True):
+                later_ids, later_chances = ask(prompt, ids[:10])
+                assert (later_ids[:6], later_chances[:6]) == (ids[10:], chances[10:])
 
     @pytest.mark.parametrize("name", ["HTTP_PROXY", "ALL_PROXY"])
     def test_proxies_are_not_used(self, server, client, monkeypatch, name):

@@ -199,6 +199,14 @@ def whole_answers(folder: Path) -> Iterator[Callable[[str], str]]:
         yield find
 
 
+def result_lines(folder: Path) -> dict[str, bytes]:
+    """The results so far, as the ledger has them, by request."""
+    if not (folder / LEDGER).exists():
+        return {}
+    with _opened(folder / LEDGER) as db:
+        return {request: read_line(db, number) for request, number in find_results(db).items()}
+
+
 def _read_manifest(folder: Path) -> Account:
     try:
         manifest = read_manifest(folder)

@@ -34,8 +34,8 @@ def _serve() -> None:
     p.endpoint_metrics, p.ui, p.warmup = True, False, False
     p.verbosity = 3 if job["verbose"] else 1
     p.fit_params = False  # it would silently lower the context when memory is short
-    # These make greedy answers exact, see the top of llamacpp.py.
-    p.kv_unified, p.n_ubatch = False, 32
+    # So that greedy answers are the same in every run, see the top of llamacpp.py.
+    p.kv_unified, p.n_ubatch = False, 1 if job["exact"] else 32
     p.n_cache_reuse, p.cache_ram_mib = 0, job["cache"]  # cached or not, everything is computed the same way
     p.cache_idle_slots = False
     server = xllamacpp.Server(p)

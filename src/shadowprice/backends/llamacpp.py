@@ -1,14 +1,15 @@
 """A model on this machine: llama.cpp's own HTTP server, in its own process.
 
-Greedy answers (temperature 0) are the same on every run of one build on one machine, and an answer at
-a smaller limit is an exact prefix of the longer one, whatever else the server answers before or at the
-same time. Two settings ensure that; without them, concurrent requests and the cache change how sums are
-rounded, and near-ties are decided differently:
+How sums are rounded depends on how many tokens are computed together, so what else a server does at the same time
+can decide near-ties, even at temperature 0. With `exact` every token is computed alone: a greedy answer is always
+the same, and an answer at a smaller limit or in parts is an exact prefix of the longer one. It costs speed where
+several answers are generated at the same time, or prompts are long. Without it two settings keep differences rare:
 
     kv_unified off   every slot has its own cache (with one cache for all, half of the answers differed)
     n_ubatch 32      prompts are read in short pieces (with the default of 512, one answer in seven differed)
 
-Other builds, machines or engines round differently: only compare answers that one of them generated.
+SmolLM2-135M's answers to short tasks do not differ at all with them; of a larger model's long answers half do, at
+some token (docs/log.md). Other builds or engines round differently: only compare answers that one of them generated.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ class LlamaCppServer:
     threads     for computation; None: $OMP_NUM_THREADS or the physical cores; on a busy machine fewer are faster
     gpu_layers  layers of the model that a GPU computes; None: all, where llama.cpp was built for a GPU
     cache       MiB of memory for the state of answers that were cut, so that continuing them is cheap
+    exact       compute every token alone, so that greedy answers do not depend on what else is answered
     port        0: any free port
     log         a file for the server's log; None: no log
 
@@ -69,6 +71,7 @@ class LlamaCppServer:
         threads: int | None = None,
         gpu_layers: int | None = None,
         cache: int = 0,
+        exact: bool = False,
         port: int = 0,
         log: str | os.PathLike[str] | None = None,
         start_timeout: float = 120.0,
@@ -84,14 +87,15 @@ class LlamaCppServer:
         self._check(slots=slots, context=self.context, threads=threads, gpu_layers=gpu_layers)
         job = {"model": os.path.abspath(self.path), "name": self.model, "slots": slots, "context": self.context}
         job |= {"threads": default_threads() if threads is None else threads, "gpu_layers": gpu_layers}
-        job |= {"port": port, "cache": cache, "parent": os.getpid(), "verbose": log is not None}
+        job |= {"exact": exact, "port": port, "cache": cache, "parent": os.getpid(), "verbose": log is not None}
         self._log: IO[bytes] = tempfile.TemporaryFile() if log is None else open(log, "w+b")  # noqa: SIM115
         self._process = subprocess.Popen(
             [sys.executable, "-m", "shadowprice.backends._llamacpp_child"],
             stdin=subprocess.PIPE,  # stays open as long as this process lives
             stdout=subprocess.PIPE,
             stderr=self._log,
-            env=clean_environment(),  # it needs no keys
+            # It needs no keys. Threads that wait for each other sleep: spinning, they starve beside other work.
+            env={"OMP_WAIT_POLICY": "PASSIVE", **clean_environment()},
             start_new_session=True,  # Ctrl-C reaches only the caller, which may still want answers
         )
         try:
@@ -205,8 +209,8 @@ class LlamaCppBackend(AsyncContext):
     A limit above what the context leaves after the prompt, by the model's own tokenizer, is lowered to it. A request
     whose prompt alone, or with the limit in its own body, is above the context raises `Refused` and is not sent.
 
-    An answer is continued from its token ids, so that a greedy answer in parts equals the answer in one
-    piece. Landings are cheapest right after the answer was generated, from its longest prefix to its
+    An answer is continued from its token ids, so that with `exact` a greedy answer in parts equals the answer in
+    one piece. Landings are cheapest right after the answer was generated, from its longest prefix to its
     shortest: the server then reads nothing again but the suffix.
     """
 

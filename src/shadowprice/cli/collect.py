@@ -6,6 +6,8 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shadowprice.cli.common import (
@@ -34,6 +36,7 @@ from shadowprice.errors import InputError
 
 if TYPE_CHECKING:
     from shadowprice.formats.questions import Question
+    from shadowprice.types import Trace
 
 PROBE_AGES = "0,16,32,64,128,192,256,384,512,768,1024,1536,25%,50%,75%"
 _DESCRIPTION = """\
@@ -68,6 +71,11 @@ def add(commands: Commands) -> None:
         help=f"ask for the final answer after the first tokens of each answer too (default: {PROBE_AGES})".replace(
             "%", "%%"
         ),
+    )
+    command.add_argument(
+        "--so-far",
+        action="store_true",
+        help="write the traces of what is answered by now and send nothing: while it runs, or after Ctrl-C",
     )
     add_unsafe_code(command)
     add_force(command)
@@ -113,6 +121,11 @@ def collect(options: argparse.Namespace) -> int:
     )
     budget = collecting.budget_for(requests, options.max_tokens, probe)
     place = options.run_folder or f"{options.out}.run"
+    if options.so_far:
+        traces = _so_far(place, questions, identity, options, template)
+        write_traces(options.out, traces)
+        _print_summary(options, traces, len(requests), sandbox)
+        return DONE
     backend = make_backend(options)
     asked = {
         "input": identity,
@@ -143,39 +156,71 @@ def collect(options: argparse.Namespace) -> int:
             [backend],
             place,
         )
-        traces = list(
-            collecting.graded(
-                questions,
-                folder.ledger,
-                samples=options.samples,
-                temperature=options.temperature,
-                max_tokens=options.max_tokens,
-                model=backend.model,
-                template=template,
-                unsafe_code=options.unsafe_code,
-            )
-        )
+        traces = _graded(questions, dict(folder.ledger.results()), options, backend.model, template)
         write_traces(options.out, traces)
         folder.save(done=not progress.stopped, sandboxes=[sandbox] if sandbox else [])
         failures = [parse_result(line) for _, line in folder.ledger.notes()]
         lost = lost_to_crashes(folder.ledger)
-    correct, cut = sum(bool(t.correct) for t in traces), sum(t.truncated for t in traces)
-    tokens, failed = sum(t.tokens for t in traces), len(requests) - len(traces)
-    if options.json:
-        summary = {"traces": len(traces), "failed": failed, "correct": correct, "truncated": cut, "tokens": tokens}
-        print(json.dumps({**summary, "sandbox": sandbox} if sandbox else summary, indent=2))
-    else:
-        graded = sum(t.correct is not None for t in traces)
-        share = f"{100 * correct / graded:.1f}% correct" if graded else "none graded" if traces else "none correct"
-        print(f"{count(len(traces), 'trace')} -> {options.out}: {share}, {cut:,} cut at the cap", end="")
-        print(f", {tokens:,} tokens; {failed:,} failed{where_programs_ran(sandbox)}")
-        if lost:
-            print(f"lost: {lost_in_words(lost, TOKENS)}")
+    _print_summary(options, traces, len(requests), sandbox)
+    if lost and not options.json:
+        print(f"lost: {lost_in_words(lost, TOKENS)}")
     for cause, times in causes_of(failures).items():
         print(f"warning: {times:,} failed: {cause} (--resume tries again)", file=sys.stderr)
     if progress.stopped:
         print(f"warning: {progress.stopped}; nothing more was sent to it (--resume continues)", file=sys.stderr)
-    return EXHAUSTED if failed else DONE
+    return EXHAUSTED if len(traces) < len(requests) else DONE
+
+
+def _graded(
+    questions: list[Question], results: Mapping[str, bytes], options: argparse.Namespace, model: str, template: str
+) -> list[Trace]:
+    from shadowprice import collect as collecting
+
+    return list(
+        collecting.graded(
+            questions,
+            results,
+            samples=options.samples,
+            temperature=options.temperature,
+            max_tokens=options.max_tokens,
+            model=model,
+            template=template,
+            unsafe_code=options.unsafe_code,
+        )
+    )
+
+
+def _so_far(
+    place: str, questions: list[Question], identity: str, options: argparse.Namespace, template: str
+) -> list[Trace]:
+    """Traces of what a collection that is under way, or was interrupted, has answered."""
+    from shadowprice.accounts.manifest import read_manifest
+    from shadowprice.accounts.view import result_lines
+
+    try:
+        asked = read_manifest(Path(place))["asked"]
+    except (FileNotFoundError, NotADirectoryError):
+        raise InputError("no such run folder", path=place, fix="leave out --so-far to start one") from None
+    now = {"input": identity, "template": template}
+    now |= {name: getattr(options, name) for name in ("samples", "temperature", "max_tokens")}
+    if other := next((name for name, value in now.items() if asked.get(name) != value), None):
+        raise InputError(f"was started with another {other}", path=place, fix="give the same")
+    return _graded(questions, result_lines(Path(place)), options, str(asked.get("model", "")), template)
+
+
+def _print_summary(options: argparse.Namespace, traces: list[Trace], asked: int, sandbox: str) -> None:
+    correct, cut = sum(bool(t.correct) for t in traces), sum(t.truncated for t in traces)
+    tokens, missing = sum(t.tokens for t in traces), asked - len(traces)
+    if options.json:
+        name = "not_answered" if options.so_far else "failed"
+        summary = {"traces": len(traces), name: missing, "correct": correct, "truncated": cut, "tokens": tokens}
+        print(json.dumps({**summary, "sandbox": sandbox} if sandbox else summary, indent=2))
+        return
+    graded = sum(t.correct is not None for t in traces)
+    share = f"{100 * correct / graded:.1f}% correct" if graded else "none graded" if traces else "none correct"
+    print(f"{count(len(traces), 'trace')} -> {options.out}: {share}, {cut:,} cut at the cap", end="")
+    left = f"{missing:,} not answered yet" if options.so_far else f"{missing:,} failed"
+    print(f", {tokens:,} tokens; {left}{where_programs_ran(sandbox)}")
 
 
 def _questions(options: argparse.Namespace) -> tuple[list[Question], str]:

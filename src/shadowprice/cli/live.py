@@ -37,7 +37,8 @@ def make_backend(options: argparse.Namespace, *, cache: bool = False) -> Backend
         raise InputError(f"--concurrency {options.concurrency}", fix="give 1 or more")
     local = {name.replace("-", "_"): getattr(options, name.replace("-", "_")) for name in LOCAL}
     if options.base_url:
-        if wrong := next((name for name, number in local.items() if number is not None), None):
+        flags = {**local, "exact": options.exact or None}
+        if wrong := next((name for name, value in flags.items() if value is not None), None):
             name = wrong.replace("_", "-")
             raise InputError(f"--{name} with --base-url", fix="only a model of --local has it: set it on the server")
         from shadowprice.backends.openai import OpenAIBackend
@@ -57,6 +58,7 @@ def make_backend(options: argparse.Namespace, *, cache: bool = False) -> Backend
             progress=report,
             **{**local, "slots": min(8, options.concurrency) if options.slots is None else options.slots},
             cache=_CACHE if cache else 0,
+            exact=options.exact,
         )
 
 
@@ -89,10 +91,10 @@ def run_to_end(
 
     async def main() -> _T:
         async with _closing(backends):
-            with signals.heeded():
+            with signals.handled():
                 return await work()
 
-    with signals.noted():
+    with signals.deferred():
         try:
             result = asyncio.run(main())
         except (KeyboardInterrupt, asyncio.CancelledError):
@@ -134,7 +136,7 @@ class _Signals:
         self._numbers = [number for number in known if signal.getsignal(number) is not signal.SIG_IGN]
 
     @contextmanager
-    def noted(self) -> Iterator[None]:
+    def deferred(self) -> Iterator[None]:
         """Keeps a signal until the loop runs, and from its end on: an exception there would leave things half done."""
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -153,7 +155,7 @@ class _Signals:
                 signal.signal(number, handler)
 
     @contextmanager
-    def heeded(self) -> Iterator[None]:
+    def handled(self) -> Iterator[None]:
         """Inside the loop."""
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None

@@ -192,6 +192,9 @@ def add_model(command: argparse.ArgumentParser) -> None:
     )
     for name, about in LOCAL.items():
         command.add_argument(f"--{name}", type=int, metavar="N", help=f"of --local: {about}")
+    command.add_argument(
+        "--exact", action="store_true", help="of --local: greedy answers do not depend on what runs beside them; slower"
+    )
     command.add_argument("--model", default="", help="its name on the server (default: that in each request)")
     add_limit_field(command)
     command.add_argument("--concurrency", type=int, default=8, metavar="N", help="requests in flight (default: 8)")

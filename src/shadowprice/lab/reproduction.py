@@ -43,7 +43,7 @@ def reproduce(
     traces: Sequence[Trace],
     train: Sequence[Trace] = (),
     forecaster: Forecaster | None = None,
-    config: Config = Config(),  # noqa: B008 - frozen
+    config: Config = Config(),
     *,
     tell: Callable[[int, int, str], None] = lambda done, of, what: None,
     about: Mapping[str, Any] | None = None,
