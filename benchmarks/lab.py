@@ -38,8 +38,8 @@ def pool_of(arguments: list[str]) -> Pool:
     if arguments:
         models = recorded(read_traces(arguments[0]), int(arguments[1]) if len(arguments) > 1 else None)
         return make_pool(models[0])
-    models = recorded(shipped_traces("eval"))
-    return make_pool(models[0], trained_without(shipped_traces("train"), models)[0])
+    models = recorded(shipped_traces("eval", "smollm2"))
+    return make_pool(models[0], trained_without(shipped_traces("train", "smollm2"), models)[0])
 
 
 def main() -> int:

@@ -17,7 +17,7 @@ def main(path: str = "") -> None:
         {"policy": "expected"},
         {"policy": "index", "accounting": "metered"},
     ):
-        found = sp.simulate(traces, budget="18/query", **settings)
+        found = sp.simulate(traces, budget="200/query", **settings)
         print(f"{found.correct:4} correct for {found.spent:,} of {found.budget:,} tokens   {found.command}")
 
 

@@ -10,8 +10,8 @@ from shadowprice.datasets.shipped import shipped_traces
 
 
 def main() -> None:
-    forecaster = sp.TextForecaster().fit(shipped_traces("train"))
-    report = forecaster.evaluate(shipped_traces("eval"))
+    forecaster = sp.TextForecaster().fit(shipped_traces("train", "smollm2"))
+    report = forecaster.evaluate(shipped_traces("eval", "smollm2"))
     print(f"Spearman {report.overall.spearman:.2f} between forecast and true length")
     forecast = forecaster.predict(["What is 17 + 25?", "What is the capital of Italy?"])
     print(forecast.tokens.round(1), forecast.solve.round(2))

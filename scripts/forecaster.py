@@ -29,11 +29,11 @@ BEGIN, END = "<!-- figures: scripts/forecaster.py -->\n", "<!-- end of figures -
 
 
 def main(paths: Sequence[Path]) -> None:
-    traces = [*(trace for path in paths for trace in read_traces(path)), *shipped_traces("train")]
+    traces = [*(trace for path in paths for trace in read_traces(path)), *shipped_traces("train", "smollm2")]
     out = held_out(traces, 0.2)
     first = TextForecaster().fit([trace for trace, unseen in zip(traces, out, strict=True) if not unseen])
     report = first.evaluate([traces[i] for i in np.flatnonzero(out)], resamples=200)
-    few, small = shipped_traces("train")[:100], shipped_traces("eval")
+    few, small = shipped_traces("train", "smollm2")[:100], shipped_traces("eval", "smollm2")
     TextForecaster().fit(traces).save(PLACE)
     size = sum(file.stat().st_size for file in PLACE.iterdir())
 
@@ -44,7 +44,7 @@ def main(paths: Sequence[Path]) -> None:
         "| data | traces | sha256 |",
         "|---|---|---|",
         *(f"| {path.name} | {sum(1 for _ in read_traces(path)):,} | `{_sha256(path)[:16]}` |" for path in paths),
-        f"| SmolLM2-135M-Instruct, shipped | {len(shipped_traces('train')):,} | |",
+        f"| SmolLM2-135M-Instruct, shipped | {len(shipped_traces('train', 'smollm2')):,} | |",
         "",
         "| not trained on | traces | Spearman (95%) | Kendall | log error | AUC (95%) | Brier | ECE | 50/80/95% |",
         "|---|---|---|---|---|---|---|---|---|",

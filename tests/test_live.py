@@ -51,7 +51,7 @@ def executed(run, backend):
 
 
 def test_200_requests_at_once_that_want_far_more_than_the_budget(server, backend, tmp_path):
-    traces = shipped_traces("eval")[:200]
+    traces = shipped_traces("eval", "smollm2")[:200]
     budget = sum(trace.tokens for trace in traces) // 40  # in full they would take forty times as much
     before = server.tokens_predicted()
     with Run(
@@ -70,7 +70,11 @@ def test_a_real_teacher_is_asked_and_paid_from_the_budget(server, backend):
     budget, n = 160, 4
     before = server.tokens_predicted()
     run = Run(
-        asking(shipped_traces("eval")[:n]), budget=budget, backend=backend, forecaster=PromptLength(), policy="tale"
+        asking(shipped_traces("eval", "smollm2")[:n]),
+        budget=budget,
+        backend=backend,
+        forecaster=PromptLength(),
+        policy="tale",
     )
     with run:
         summary = executed(run, backend)
@@ -86,7 +90,7 @@ def test_a_recorded_answer_at_a_smaller_limit_is_what_the_model_gives(backend):
 
     Recorded here and now: another machine may round in another way than the one that recorded ours.
     """
-    longer = (trace for trace in sorted(shipped_traces("eval"), key=lambda t: t.tokens) if trace.tokens >= 8)
+    longer = (trace for trace in sorted(shipped_traces("eval", "smollm2"), key=lambda t: t.tokens) if trace.tokens >= 8)
     prompts = [trace.prompt for trace, _ in zip(longer, range(30), strict=False)]
 
     async def both():

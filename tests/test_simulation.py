@@ -5,7 +5,7 @@ import pytest
 import shadowprice as sp
 from shadowprice.datasets.shipped import shipped_traces
 
-TRACES = shipped_traces("eval")[:150]
+TRACES = shipped_traces("eval", "smollm2")[:150]
 
 
 def test_the_budget_is_kept_and_every_question_has_a_result_in_order():

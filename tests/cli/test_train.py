@@ -58,12 +58,12 @@ def trained(tmp_path_factory):
 
 @pytest.fixture
 def asked(batch):
-    return batch([request_line(trace.id, trace.prompt) for trace in shipped_traces("train")[:100]])
+    return batch([request_line(trace.id, trace.prompt) for trace in shipped_traces("train", "smollm2")[:100]])
 
 
 class TestTrain:
     def test_the_report_is_about_questions_that_were_held_out(self, trained):
-        traces = shipped_traces("eval")
+        traces = shipped_traces("eval", "smollm2")
         out = held_out(traces, 0.2, 0)
         test = [trace for trace, held in zip(traces, out, strict=True) if held]
         fitted = TextForecaster().fit([trace for trace, held in zip(traces, out, strict=True) if not held])
@@ -76,8 +76,8 @@ class TestTrain:
         assert found["trained_on"] + found["overall"]["traces"] == len(traces)
 
     def test_the_forecaster_is_trained_on_all_traces(self, trained):
-        traces = shipped_traces("eval")
-        asked = requests_of(shipped_traces("train"))
+        traces = shipped_traces("eval", "smollm2")
+        asked = requests_of(shipped_traces("train", "smollm2"))
         assert same(load(trained / "forecaster").predict(asked), TextForecaster().fit(traces).predict(asked), rtol=1e-3)
 
     def test_the_report_is_a_table_and_a_figure(self, trained):
@@ -112,18 +112,18 @@ class TestTrain:
         assert train(TRACES, "--out", tmp_path / "f", "--validation", 0) == 0
         assert os.listdir(tmp_path) == ["f"]
         assert "Spearman" not in capsys.readouterr().out
-        asked = requests_of(shipped_traces("train"))
+        asked = requests_of(shipped_traces("train", "smollm2"))
         assert same(load(tmp_path / "f").predict(asked), load(trained / "forecaster").predict(asked))
 
     def test_several_files(self, tmp_path, capsys):
-        traces = shipped_traces("eval")
+        traces = shipped_traces("eval", "smollm2")
         write_traces(tmp_path / "a.jsonl", traces[:150])
         write_traces(tmp_path / "b.jsonl.gz", traces[150:])
         train(tmp_path / "a.jsonl", tmp_path / "b.jsonl.gz", "--out", tmp_path / "f", "--validation", 0, "--quiet")
         assert "1,000 traces of 1,000 questions" in capsys.readouterr().out
 
     def test_traces_without_grades_are_used_for_the_length_only(self, tmp_path, capsys):
-        traces = [Trace(t.id, t.prompt, t.tokens, None, t.truncated) for t in shipped_traces("eval")[:150]]
+        traces = [Trace(t.id, t.prompt, t.tokens, None, t.truncated) for t in shipped_traces("eval", "smollm2")[:150]]
         write_traces(tmp_path / "t.jsonl", traces)
         assert train(tmp_path / "t.jsonl", "--out", tmp_path / "f", "--quiet") == 0
         assert "correct    no trace is graded" in capsys.readouterr().out
@@ -142,7 +142,7 @@ class TestAdapt:
         """A model whose answers are three times as long."""
         traces = [
             Trace(t.id, t.prompt, 3 * t.tokens, t.correct, t.truncated)
-            for t in shipped_traces("train")
+            for t in shipped_traces("train", "smollm2")
             if t.tokens < 170
         ][:150]
         write_traces(path, traces)
@@ -161,7 +161,7 @@ class TestAdapt:
     def test_the_one_in_the_package(self, tmp_path):
         self.wordier(tmp_path / "t.jsonl")
         assert train(tmp_path / "t.jsonl", "--from", "default", "--out", tmp_path / "f", "--validation", 0) == 0
-        asked = requests_of(shipped_traces("eval"))
+        asked = requests_of(shipped_traces("eval", "smollm2"))
         assert not same(load(tmp_path / "f").predict(asked), default().predict(asked))
 
     def test_in_place(self, trained, tmp_path):
@@ -205,7 +205,7 @@ class TestEncoder:
         return folder
 
     def test_the_options_reach_the_encoder(self, base, asked, tmp_path, capsys):
-        write_traces(tmp_path / "t.jsonl", shipped_traces("eval")[:60])
+        write_traces(tmp_path / "t.jsonl", shipped_traces("eval", "smollm2")[:60])
         assert train(
             tmp_path / "t.jsonl", "--out", tmp_path / "f", "--kind", "encoder", "--base", base, "--epochs", 2,
             "--batch-size", 16, "--max-length", 24, "--learning-rate", 0.001, "--heads", "success,spread",
@@ -422,7 +422,7 @@ def test_interrupted_it_writes_nothing(tmp_path):
     traces = [
         Trace(f"{i}-{trace.id}", f"{trace.prompt} {i}", trace.tokens, trace.correct)
         for i in range(8)
-        for trace in shipped_traces("train")
+        for trace in shipped_traces("train", "smollm2")
     ]
     write_traces(tmp_path / "traces.jsonl", traces)
     before = sorted(os.listdir(tmp_path))

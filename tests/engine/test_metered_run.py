@@ -567,7 +567,7 @@ AWKWARD = [
     "Write five emoji: \U0001f600\U0001f603\U0001f604\U0001f643, then repeat them twice.",
     "\u8bf7\u7528\u4e2d\u6587\u5199\u4e09\u53e5\u8bdd\u4ecb\u7ecd\u5317\u4eac\u3002",
 ]
-PROMPTS = [*AWKWARD, *[trace.prompt for trace in shipped_traces("eval") if 12 <= trace.tokens <= 60][:21]]
+PROMPTS = [*AWKWARD, *[trace.prompt for trace in shipped_traces("eval", "smollm2") if 12 <= trace.tokens <= 60][:21]]
 
 
 def chat(prompt):

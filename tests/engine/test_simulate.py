@@ -19,7 +19,7 @@ from shadowprice.forecast import default
 from shadowprice.market import POLICIES
 from shadowprice.types import Completion, Result, Trace
 
-TRACES = shipped_traces("eval")[:200]
+TRACES = shipped_traces("eval", "smollm2")[:200]
 CAP = 512
 REQUESTS = [
     Request(trace.id, trace.prompt, body={"messages": [{"role": "user", "content": trace.prompt}]}) for trace in TRACES

@@ -64,7 +64,7 @@ def test_what_counts_as_the_same_question():
 
 
 def test_a_question_stays_on_its_side_when_others_are_added():
-    traces = shipped_traces("train")
+    traces = shipped_traces("train", "smollm2")
     assert np.array_equal(held_out(traces, 0.2)[:100], held_out(traces[:100], 0.2))
 
 
@@ -83,5 +83,7 @@ def test_folds_are_equal_in_questions():
 
 
 def test_the_shipped_splits_share_no_question():
-    train, evaluation = ({question_key(t.prompt) for t in shipped_traces(split)} for split in ("train", "eval"))
+    train, evaluation = (
+        {question_key(t.prompt) for t in shipped_traces(split, "smollm2")} for split in ("train", "eval")
+    )
     assert not train & evaluation

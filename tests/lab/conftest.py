@@ -19,8 +19,8 @@ from shadowprice.report.reproduction import report
 @pytest.fixture(scope="session")
 def pool() -> Pool:
     """The shipped answers, with forecasts learned from the shipped training traces."""
-    (model,) = recorded(shipped_traces("eval"))
-    forecaster, _ = trained_without(shipped_traces("train"), [model])
+    (model,) = recorded(shipped_traces("eval", "smollm2"))
+    forecaster, _ = trained_without(shipped_traces("train", "smollm2"), [model])
     return make_pool(model, forecaster, about="trained")
 
 
@@ -53,7 +53,9 @@ def results(once) -> Results:
     config = Config(quick=True, streams=["balanced", "mostly-hard"])
 
     def make(folder: Path) -> None:
-        reproduce(shipped_traces("eval"), shipped_traces("train"), config=config, about=about).write(folder)
+        reproduce(
+            shipped_traces("eval", "smollm2"), shipped_traces("train", "smollm2"), config=config, about=about
+        ).write(folder)
 
     return Results.read(once("results", make))
 

@@ -77,7 +77,7 @@ class TestTiers:
 
 class TestForecasts:
     def test_training_leaves_out_every_question_that_is_evaluated(self):
-        evaluated, train = shipped_traces("eval"), shipped_traces("train")
+        evaluated, train = shipped_traces("eval", "smollm2"), shipped_traces("train", "smollm2")
         (model,) = recorded(evaluated)
         # The evaluated questions are in the training data in other words: another id, case and white space.
         leak = [replace(t, id="x" + t.id, prompt="  " + t.prompt.upper(), tokens=9999) for t in evaluated]
@@ -88,12 +88,12 @@ class TestForecasts:
         assert np.array_equal(queries, make_pool(model, leaky).forecast.tokens)
 
     def test_nothing_left_to_train_on_is_an_error(self):
-        (model,) = recorded(shipped_traces("eval"))
+        (model,) = recorded(shipped_traces("eval", "smollm2"))
         with pytest.raises(InputError, match="every training trace"):
-            trained_without(shipped_traces("eval"), [model])
+            trained_without(shipped_traces("eval", "smollm2"), [model])
 
     def test_cross_fitted_forecasts_do_not_depend_on_their_own_answers(self):
-        (model,) = recorded(shipped_traces("eval"))
+        (model,) = recorded(shipped_traces("eval", "smollm2"))
         before = cross_fitted(model.questions, model.cap)
         # One question's answers, in a pool where it is asked twice, change to something absurd.
         first = model.questions[0][0]
@@ -105,14 +105,14 @@ class TestForecasts:
         assert not np.array_equal(after.tokens[1:], before.tokens[1:])  # others do learn from it
 
     def test_cross_fitting_puts_every_forecast_in_its_place(self):
-        (model,) = recorded(shipped_traces("eval"))
+        (model,) = recorded(shipped_traces("eval", "smollm2"))
         forecast = cross_fitted(model.questions, model.cap)
         assert len(forecast) == len(model)
         assert np.corrcoef(np.log(forecast.tokens), np.log(model.length))[0, 1] > 0.4
 
     def test_calibration_questions_are_not_evaluated(self):
-        (model,) = recorded(shipped_traces("eval"))
-        forecaster, _ = trained_without(shipped_traces("train"), [model])
+        (model,) = recorded(shipped_traces("eval", "smollm2"))
+        forecaster, _ = trained_without(shipped_traces("train", "smollm2"), [model])
         whole, part = make_pool(model, forecaster), make_pool(model, forecaster, calibrate=100)
         assert len(part) == len(whole) - 100
         assert {t.id for t in part.first} < {t.id for t in whole.first}
@@ -121,11 +121,11 @@ class TestForecasts:
         assert np.array_equal(part.forecast.tokens, again.forecast.tokens)
 
     def test_calibrating_needs_a_forecaster(self):
-        (model,) = recorded(shipped_traces("eval"))
+        (model,) = recorded(shipped_traces("eval", "smollm2"))
         with pytest.raises(InputError, match="--train or --forecaster"):
             make_pool(model, calibrate=10)
 
     def test_too_few_questions_are_refused(self):
         (model,) = recorded([trace(i, 5 + i) for i in range(FEWEST - 1)])
         with pytest.raises(InputError, match=f"{FEWEST - 1} graded questions"):
-            make_pool(model, TextForecaster().fit(shipped_traces("train")))
+            make_pool(model, TextForecaster().fit(shipped_traces("train", "smollm2")))

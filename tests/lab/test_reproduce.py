@@ -18,7 +18,7 @@ SMALL = ["--quick", "--seeds", "1", "--streams", "balanced", "--no-report", "--q
 def strange_lines(n=120):
     """Answers of another model: unknown names, few optional fields, two caps."""
     lines = []
-    for i, trace in enumerate(shipped_traces("eval")[:n]):
+    for i, trace in enumerate(shipped_traces("eval", "smollm2")[:n]):
         line = {"id": trace.id, "prompt": trace.prompt, "tokens": 3 * trace.tokens, "correct": trace.correct}
         line |= [{}, {"dataset": "my own", "gold": None}, {"model": None, "sample": None}][i % 3]
         if i % 4 == 0:
@@ -142,19 +142,29 @@ class TestSources:
     def test_the_shipped_answers_by_default(self, tmp_path, capsys):
         assert main(["reproduce", "--out", str(tmp_path / "out"), *SMALL]) == 0
         meta = Results.read(tmp_path / "out").meta
-        assert meta["model"].startswith("SmolLM2")
-        assert [file["role"] for file in meta["files"]] == ["traces", "train"]
+        assert (meta["model"], meta["second_model"]) == ("Qwen2.5-Coder-1.5B-Instruct", "SmolLM2-135M-Instruct.Q4_1")
+        assert {file["role"] for file in meta["files"]} == {"traces", "train"}
         assert all(len(file["sha256"]) == 64 for file in meta["files"])
+
+    def test_recorded_answers_of_the_package_by_their_name(self, tmp_path):
+        assert main(["reproduce", "--traces", "smollm2", "--out", str(tmp_path / "out"), *SMALL]) == 0
+        meta = Results.read(tmp_path / "out").meta
+        assert (meta["model"], meta["second_model"]) == ("SmolLM2-135M-Instruct.Q4_1", None)
+        assert [file["role"] for file in meta["files"]] == ["traces", "train"]
+
+    def test_a_name_that_is_neither_a_file_nor_in_the_package(self, tmp_path, capsys):
+        assert main(["reproduce", "--traces", "qwen", "--out", str(tmp_path / "out"), *SMALL]) == 2
+        assert "qwen" in capsys.readouterr().err
 
     def test_train_and_calibrate(self, tmp_path):
         evaluated, train = tmp_path / "eval.jsonl", tmp_path / "train.jsonl.gz"
-        write_traces(evaluated, shipped_traces("eval"))
-        write_traces(train, shipped_traces("train"))
+        write_traces(evaluated, shipped_traces("eval", "smollm2"))
+        write_traces(train, shipped_traces("train", "smollm2"))
         out = tmp_path / "out"
         arguments = ["reproduce", "--traces", str(evaluated), "--train", str(train), "--calibrate", "60"]
         assert main([*arguments, "--out", str(out), *SMALL]) == 0
         meta = Results.read(out).meta
-        assert meta["questions"] == len(shipped_traces("eval")) - 60
+        assert meta["questions"] == len(shipped_traces("eval", "smollm2")) - 60
         assert "adapted to 60 questions" in meta["forecasts"]
 
     def test_budgets_in_tokens_and_in_medians(self, tmp_path):
@@ -165,7 +175,7 @@ class TestSources:
     def test_a_forecaster_that_was_trained_before(self, tmp_path):
         from shadowprice.forecast.text import TextForecaster
 
-        TextForecaster().fit(shipped_traces("train")).save(tmp_path / "forecaster")
+        TextForecaster().fit(shipped_traces("train", "smollm2")).save(tmp_path / "forecaster")
         arguments = ["reproduce", "--forecaster", str(tmp_path / "forecaster"), "--out", str(tmp_path / "out")]
         assert main([*arguments, *SMALL]) == 0
         assert "forecaster given" in Results.read(tmp_path / "out").meta["forecasts"]

@@ -14,10 +14,10 @@ SMALL = Config(quick=True, seeds=1, streams=["balanced"], budgets=["0.5x", "2x"]
 
 def test_the_meta_says_what_it_was_made_from(results):
     meta = results.meta
-    assert meta["questions"] == len(shipped_traces("eval"))
+    assert meta["questions"] == len(shipped_traces("eval", "smollm2"))
     assert meta["seeds"] == [0, 1]
     assert list(meta["streams"]) == ["balanced", "mostly-hard"]
-    assert meta["forecasts"].startswith(f"trained on {len(shipped_traces('train')):,} traces")
+    assert meta["forecasts"].startswith(f"trained on {len(shipped_traces('train', 'smollm2')):,} traces")
     assert {"shadowprice", "numpy", "scipy", "python", "budgets", "cap", "median_tokens"} <= set(meta)
 
 
@@ -29,13 +29,15 @@ def test_queries_are_those_of_the_cell_named(results):
 
 def test_the_same_config_gives_the_same_results(tmp_path):
     for name in ("one", "two"):
-        reproduce(shipped_traces("eval"), shipped_traces("train"), config=SMALL).write(tmp_path / name)
+        reproduce(shipped_traces("eval", "smollm2"), shipped_traces("train", "smollm2"), config=SMALL).write(
+            tmp_path / name
+        )
     assert (tmp_path / "one" / "results.json").read_bytes() == (tmp_path / "two" / "results.json").read_bytes()
 
 
 def test_two_models_the_selected_one_first():
     """With a second model, with several answers, and with traces that need a note."""
-    first = shipped_traces("eval")[:150]
+    first = shipped_traces("eval", "smollm2")[:150]
     second = [replace(trace, model="other", tokens=2 * trace.tokens) for trace in first[:90]]
     again = [replace(trace, sample=1) for trace in first[:20]]
     ungraded = [replace(trace, id=f"{trace.id} ungraded", correct=None) for trace in first[:7]]
@@ -67,7 +69,7 @@ def test_two_models_the_selected_one_first():
 )
 def test_an_invalid_config_is_an_error(config, problem):
     with pytest.raises(InputError, match=problem):
-        reproduce(shipped_traces("eval"), config=config)
+        reproduce(shipped_traces("eval", "smollm2"), config=config)
 
 
 def test_no_traces_are_an_error():

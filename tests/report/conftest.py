@@ -21,7 +21,7 @@ from tests.quick import QUICK
 
 from ..lab.conftest import once, results  # noqa: F401
 
-TRACES = shipped_traces("eval")[:120]
+TRACES = shipped_traces("eval", "smollm2")[:120]
 GOLD = {trace.id: (trace.gold, "numeric") for trace in TRACES if trace.gold.isdecimal()}
 BUDGET = 1200
 RATES = Rates.dollars("0.1", "0.5")

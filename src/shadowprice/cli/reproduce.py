@@ -25,13 +25,14 @@ if TYPE_CHECKING:
 
 _SHOWN = 20  # broken lines that are listed one by one
 _DESCRIPTION = """\
-The paper's tables and figures on recorded answers: those of SmolLM2-135M-Instruct in the package, or
-traces of your own model. Greedy answers are the same at every limit, so replaying them is exact and costs
-nothing. Forecasts are never learned from the questions they are evaluated on: they are learned from
---train, without the evaluated questions, or cross-fitted by question. A --forecaster is used unchanged:
-train it on other questions.
+The paper's tables and figures on recorded answers: those in the package, or traces of your own model.
+In the package are qwen2.5-coder-1.5b (mathematics) and smollm2 (a tiny model on small tasks). Greedy
+answers are the same at every limit, so replaying them is exact and costs nothing. Forecasts are never
+learned from the questions they are evaluated on: they are learned from --train, without the evaluated
+questions, or cross-fitted by question. A --forecaster is used unchanged: train it on other questions.
 
   shadowprice reproduce --out build/lab
+  shadowprice reproduce --traces smollm2 --out build/small
   shadowprice reproduce --traces mine.jsonl.gz --train others.jsonl.gz --cap 4096 --out build/mine
 
 Writes report.html, results.json, a CSV file per table, and figures as SVG and PNG. The report opens with
@@ -43,7 +44,9 @@ def add(commands: Commands) -> None:
     command = add_command(
         commands, "reproduce", "the paper's tables and figures on recorded answers", _DESCRIPTION, EXIT
     )
-    command.add_argument("--traces", nargs="+", default=[], metavar="FILE", help="(default: those in the package)")
+    command.add_argument(
+        "--traces", nargs="+", default=[], metavar="FILE", help="files, or a name (default: those in the package)"
+    )
     command.add_argument("--train", nargs="+", default=[], metavar="FILE", help="traces to learn forecasts from")
     command.add_argument("--forecaster", metavar="DIR", help="made by train; `default` is the one in the package")
     command.add_argument(
@@ -121,23 +124,40 @@ def _read(
     options: argparse.Namespace, skip: Callable[[InputError], None] | None
 ) -> tuple[list[Trace], list[Trace], list[dict[str, Any]]]:
     """Traces to evaluate on, traces to train on, and a record of every file."""
-    from shadowprice.datasets.shipped import shipped_traces
+    from shadowprice.datasets.shipped import DEFAULT_SET, SMALL, known_set
 
-    if options.traces:
+    name = options.traces[0] if len(options.traces) == 1 and not os.path.exists(options.traces[0]) else ""
+    chosen = known_set(name) if name else DEFAULT_SET if not options.traces else None
+    if chosen is None:
         traces, files = _read_files(options.traces, "traces", skip)
-    else:
-        traces, files = shipped_traces("eval"), [_shipped("traces", "eval")]
-    if options.traces or options.train or options.forecaster:
+        train, train_files = _read_files(options.train, "train", skip)
+        return traces, train, files + train_files
+    traces, files = _read_shipped("traces", chosen, lambda split: split not in ("train", "summary"))
+    options.model = options.model or traces[0].model
+    if chosen != SMALL:  # for the second model
+        more, more_files = _read_shipped("traces", SMALL, lambda split: split == "eval")
+        traces, files = traces + more, files + more_files
+    if options.train or options.forecaster:
         train, train_files = _read_files(options.train, "train", skip)
     else:
-        train, train_files = shipped_traces("train"), [_shipped("train", "train")]
+        train, train_files = _read_shipped("train", chosen, lambda split: split == "train")
+        if chosen != SMALL:
+            more, more_files = _read_shipped("train", SMALL, lambda split: split == "train")
+            train, train_files = train + more, train_files + more_files
     return traces, train, files + train_files
 
 
-def _shipped(role: str, split: str) -> dict[str, Any]:
-    from shadowprice.datasets.shipped import shipped_hash
+def _read_shipped(role: str, name: str, wanted: Callable[[str], bool]) -> tuple[list[Trace], list[dict[str, Any]]]:
+    """The traces of the wanted splits of a set in the package."""
+    from shadowprice.datasets.shipped import shipped_sets, shipped_traces
 
-    return {"role": role, "path": f"shipped with the package: {split}", "sha256": shipped_hash(split)}
+    traces: list[Trace] = []
+    files = []
+    for split, about in shipped_sets()[name].items():
+        if wanted(split):
+            traces += shipped_traces(split, name)
+            files.append({"role": role, "path": f"in the package: {about['file']}", "sha256": about["sha256"]})
+    return traces, files
 
 
 def _read_files(

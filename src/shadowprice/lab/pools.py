@@ -121,7 +121,8 @@ def _named_tiers(traces: Sequence[Trace]) -> NDArray[np.intp] | None:
 def recorded(traces: Iterable[Trace], cap: int | None = None) -> list[Recorded]:
     """The graded traces by model and question, the model with the most questions first.
 
-    The default cap is the largest limit or length in a model's traces.
+    A model counts as another one at another temperature: sampled answers and greedy ones are not compared. The
+    default cap is the largest limit or length in a model's traces.
     """
     found: dict[str, dict[tuple[str, str, str], list[Trace]]] = {}
     for trace in traces:
@@ -129,7 +130,8 @@ def recorded(traces: Iterable[Trace], cap: int | None = None) -> list[Recorded]:
             raise InputError(f"trace {trace.id!r:.60} has {trace.tokens} tokens", fix="no model generates that many")
         if trace.correct is not None:
             key = (trace.dataset, trace.id, question_key(trace.prompt))
-            found.setdefault(trace.model, {}).setdefault(key, []).append(trace)
+            name = f"{trace.model}, T = {trace.temperature:g}" if trace.temperature else trace.model
+            found.setdefault(name, {}).setdefault(key, []).append(trace)
     pools = []
     for model, questions in found.items():
         answers = [sorted(each, key=lambda trace: trace.sample) for each in questions.values()]
@@ -164,14 +166,15 @@ def make_pool(recorded: Recorded, forecaster: Forecaster | None = None, *, calib
     return Pool(model, cap, questions, forecaster.predict(_queries(questions)), about)
 
 
-def trained_without(train: Sequence[Trace], asked: Iterable[Recorded]) -> tuple[TextForecaster, int]:
+def trained_without(
+    train: Sequence[Trace], asked: Sequence[Recorded], cap: int | None = None
+) -> tuple[TextForecaster, int]:
     """A forecaster trained on the traces of all questions that are not `asked`, and the number of these traces.
 
-    Traces are limited to the cap of the first pool.
+    Traces are limited to the cap, by default that of the first pool.
     """
-    pools = list(asked)
-    hidden = {question_key(question[0].prompt) for pool in pools for question in pool.questions}
-    kept = [_under(trace, pools[0].cap) for trace in train if question_key(trace.prompt) not in hidden]
+    hidden = {question_key(question[0].prompt) for pool in asked for question in pool.questions}
+    kept = [_under(trace, cap or asked[0].cap) for trace in train if question_key(trace.prompt) not in hidden]
     if not kept:
         raise InputError("every training trace is of a question that is evaluated", fix="train on other questions")
     return TextForecaster().fit(kept), len(kept)

@@ -84,15 +84,22 @@ def _models(traces: Sequence[Trace], config: Config) -> list[Recorded]:
 def _pools(
     models: Sequence[Recorded], train: Sequence[Trace], forecaster: Forecaster | None, calibrate: int
 ) -> list[Pool]:
-    """With forecasts: the first model, and the next one with enough questions."""
+    """With forecasts: the first model, and the next one with enough questions.
+
+    Forecasts are learned from the training traces of the model itself, where there are some, else from all.
+    """
     if calibrate < 0:
         raise InputError(f"--calibrate {calibrate} is not a number of questions", fix="give 0 or more")
-    about = "of the forecaster given; make sure that it was not trained on these questions"
-    if train:
-        forecaster, used = trained_without(train, models)
-        about = f"trained on {used:,} traces of other questions"
     others = [each for each in models[1:] if len(each) >= FEWEST + calibrate]
-    return [make_pool(each, forecaster, calibrate=calibrate, about=about) for each in [models[0], *others[:1]]]
+    pools = []
+    for each in [models[0], *others[:1]]:
+        about = "of the forecaster given; make sure that it was not trained on these questions"
+        if train:
+            own = [trace for trace in train if trace.model == each.model]
+            forecaster, used = trained_without(own if len(own) >= FEWEST else train, models, each.cap)
+            about = f"trained on {used:,} traces of other questions"
+        pools.append(make_pool(each, forecaster, calibrate=calibrate, about=about))
+    return pools
 
 
 def _meta(lab: Lab, left_out: Mapping[str, str]) -> dict[str, Any]:

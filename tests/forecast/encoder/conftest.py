@@ -6,7 +6,7 @@ import pytest
 from shadowprice import Request
 from shadowprice.datasets.shipped import shipped_traces
 
-TRAIN, EVAL = shipped_traces("train")[:500], shipped_traces("eval")[:300]
+TRAIN, EVAL = shipped_traces("train", "smollm2")[:500], shipped_traces("eval", "smollm2")[:300]
 
 
 @pytest.fixture(scope="session", autouse=True)
