@@ -74,6 +74,39 @@ def test_the_budget_is_spent_to_the_last_token_while_somebody_can_use_it(seed, b
     assert outcome.spent == min(budget, lengths.sum())
 
 
+@pytest.mark.parametrize("concurrency", [8, 64])
+@pytest.mark.parametrize("n", [6, 12, 40])
+def test_a_scarce_budget_finishes_as_many_answers_together_as_one_by_one(n, concurrency):
+    """Begun all together, answers would share the budget, and none of them would end."""
+    together, alone = 0, 0
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        forecast = Forecast(rng.uniform(250, 350, n), 0.3, 0.6)
+        lengths = (forecast.tokens * rng.lognormal(0, 0.3, n)).astype(int)
+        budget = 150 * n
+        alone += finished(forecast, lengths, budget, 1)
+        together += finished(forecast, lengths, budget, concurrency)
+    assert alone > 10 * n / 4
+    assert together >= 0.95 * alone
+
+
+def finished(forecast, lengths, budget, concurrency) -> int:
+    """How many answers end if the oldest of all work under way always ends next."""
+    made, answer, under_way, spent, ended = scheduler(forecast, concurrency=concurrency), answers(lengths), [], 0, 0
+    while True:
+        reserved = sum(work.bound for work in under_way)
+        if len(under_way) < concurrency and (work := made.next(budget - spent - reserved)) is not None:
+            under_way.append(work)
+        elif under_way:
+            work = under_way.pop(0)
+            found = answer(work)
+            spent += found.tokens
+            ended += found.finish == "stop"
+            made.done(Report(work, found.tokens, found))
+        else:
+            return ended
+
+
 def test_a_chunk_is_at_least_as_long_as_was_asked_for():
     forecast, lengths, _ = batch(100)
     outcome = simulate(scheduler(forecast, chunk=64), answers(lengths), 5000)
@@ -105,7 +138,8 @@ def test_while_work_is_under_way_the_next_in_line_waits_for_what_it_gives_back()
 
 def test_no_work_takes_all_that_is_left_where_several_are_to_be_under_way():
     made = scheduler(Forecast([200.0] * 8, 0.5), concurrency=4)
-    assert [made.next(available).grant for available in (1000, 750, 500, 250)] == [250] * 4
+    assert [made.next(available).grant for available in (1000, 750, 500)] == [250] * 3
+    assert made.next(250) is None  # too little beside the others, until they have ended
 
 
 # --- who is next -------------------------------------------------------------------------------

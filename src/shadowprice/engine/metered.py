@@ -15,6 +15,10 @@ has to end it: if the connection were closed instead, it would be unknown how mu
 noticed, and the whole grant would be charged. Some servers only show by trying which of the two they are: the first
 answer is then generated in two short pieces before anything else is sent.
 
+**Many at the same time.** Work is sent ahead of its turn, since others are under way. When the budget comes near its
+end, nothing is begun unless what is left covers it and what the answers under way are still expected to need: begun
+together they would all be cut, where one after another most of them would end.
+
 **At the end of the budget** the request with the highest index takes what is left, once no work is under way that
 could return units. Unfinished answers become results, truncated where they stopped.
 """
@@ -36,6 +40,7 @@ from shadowprice.market.gittins import Schedule, schedule
 from shadowprice.types import Completion, Forecast, Request, Result
 
 _FIRST_LESSON = 32  # answers that have ended
+_MARGIN = 1.5  # for answers under way that turn out longer than expected
 
 
 class _Chunk(NamedTuple):
@@ -79,6 +84,7 @@ class Metered:
         self._waiting: NDArray[np.bool_] = np.zeros(0, dtype=bool)  # neither ended nor under way
         self._heap: list[_Chunk] = []
         self._outdated = True  # the heap: forecasts changed or requests were added
+        self._ample = 0.0  # tokens that cover any `concurrency` requests, so that nobody has to wait for others
         self._running: dict[int, int] = {}  # units reserved, by place
         self._cut: dict[int, _Chunk] = {}  # chunks under way of which only a piece was sent, by place
         self._trial: int | None = None  # the request that shows whether the server continues; under way or next
@@ -130,6 +136,8 @@ class Metered:
                 self._restart(place)
                 continue
             if continues is None and self._trial not in (None, place):
+                return None
+            if self._running and self._must_wait(place, available):
                 return None
             work = self._work(chunk, available, continues)
             if work is not None:
@@ -221,13 +229,14 @@ class Metered:
         self._first = np.searchsorted(place[order], np.arange(len(self._batch) + 1))
         self._heap = [chunk for i in waiting.tolist() if (chunk := self._next_chunk(i))]
         heapq.heapify(self._heap)
+        self._ample = self.concurrency * float(np.max(self._needs(plan, waiting.size), initial=0.0))
         self._outdated = False
 
     def plan(self, active: NDArray[np.intp], age: NDArray[np.int64], available: int) -> Schedule:
         """The schedule of the `active` requests, which have generated `age` tokens; its price starts a new round."""
         rates = self._batch.rates
         plan = self._schedule(active, age)
-        tokens = available if not rates.priced else available * 10**6 // rates.output
+        tokens = self._tokens(available)
         price = plan.price(tokens)
         worth = plan.index >= price
         expected = min(tokens, round(float(plan.cost[worth].sum())))
@@ -235,6 +244,27 @@ class Metered:
         admitted = int(np.unique(plan.query[worth]).size)
         self.rounds.append(Round(available, active.size, admitted, granted, price, "metered"))
         return plan
+
+    def _tokens(self, units: int) -> int:
+        """The output tokens that units pay for."""
+        rates = self._batch.rates
+        return units if not rates.priced else units * 10**6 // rates.output
+
+    def _needs(self, plan: Schedule, requests: int) -> NDArray[np.float64]:
+        """The tokens that each request of a schedule is expected to need as long as its index is above the price."""
+        worth = plan.index >= (self.price or 0.0)
+        return np.bincount(plan.query[worth], plan.cost[worth], requests).astype(np.float64)
+
+    def _must_wait(self, place: int, available: int) -> bool:
+        """Whether what is left is too little for this request beside those under way."""
+        left = self._tokens(available)
+        if left >= self._ample:
+            return False
+        running = [*self._running]
+        active = np.array([*running, place], dtype=np.intp)
+        needs = self._needs(self._schedule(active, self._age[active]), active.size)
+        reserved = [self._tokens(self._running[each]) for each in running]
+        return bool(left < _MARGIN * (needs[-1] + np.maximum(needs[:-1] - reserved, 0.0).sum()))
 
     def _schedule(self, active: NDArray[np.intp], age: NDArray[np.int64]) -> Schedule:
         batch = self._batch
