@@ -1,4 +1,5 @@
 # make demo   set everything up and run the main job on the embedded model
+# make demo-math  the same with GSM8K on a model that reasons: 1.1 GB, once, and longer
 # make test   set everything up and run the tests
 # make fast   the tests that take under a second each
 # make check  ruff, mypy --strict, layers, documentation
@@ -12,10 +13,14 @@ BIN := $(VENV)/bin
 RUNS := $(VENV)/.runs
 READY := $(VENV)/.ready
 
-.PHONY: demo test fast check simulate bench docs traces clean
+.PHONY: demo demo-math test fast check simulate bench docs traces clean
 
 demo: $(RUNS)
 	$(BIN)/shadowprice demo
+
+demo-math: $(RUNS)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[local,math,report]'
+	$(BIN)/shadowprice demo --math
 
 test: $(READY)
 	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder

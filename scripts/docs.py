@@ -17,6 +17,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import frontier
 
@@ -31,8 +32,20 @@ FIGURE = ROOT / "docs" / "frontier.svg"
 _EXAMPLE = re.compile(r"```python\n(.*?)```\n\n```text\n(.*?)```", re.DOTALL)
 _HELP = re.compile(r"```console\n\$ (shadowprice [^\n]*--help)\n(.*?)```", re.DOTALL)
 # What the record fills in stands behind a mark that names it.
-_CELL = re.compile(r"<!-- (\w+) (reserved|reclaimed|metered) (\d+) -->[^|\n]*?(?= ?\|)")
-_SOLVED = re.compile(r"<!-- solved (\w+) (reserved|reclaimed|metered) (\d+) -->(?:\d+\.\d)?")
+_COLUMNS = 4  # budgets in the table of the README: 0.25, 0.5, 1 and 2 median lengths
+_ROWS = {
+    ("uniform", "reserved"): "uniform",
+    ("clear", "reserved"): "CLEAR, the paper's",
+    ("clear", "reclaimed"): "CLEAR",
+    ("expected", "reserved"): "expected, one clearing",
+    ("expected", "reclaimed"): "expected",
+    ("uniform", "metered"): "uniform, metered",
+    ("clear", "metered"): "CLEAR, metered",
+    ("index", "metered"): "index, metered",
+    ("oracle", "reserved"): "oracle",
+}
+_TABLE = re.compile(r"(?<=<!-- table -->\n).*?(?=<!-- end of table -->)", re.DOTALL)
+_SOLVED = re.compile(r"<!-- solved (\w+) (reserved|reclaimed|metered) -->(?:\d+\.\d)?")
 _META = re.compile(r"<!-- meta (\w+) -->(?:\d[\d,]*\d|\d)?")
 _FINDINGS = re.compile(r"(?<=<!-- findings -->\n).*?(?=<!-- end of findings -->)", re.DOTALL)
 
@@ -58,23 +71,42 @@ def regenerated(readme: str, record: frontier.Record) -> str:
 
 def filled_in(readme: str, record: frontier.Record) -> str:
     rows = {(row["policy"], row["accounting"], row["budget"]): row for row in record["rows"]}
-
-    def cell(match: re.Match[str]) -> str:
-        row = rows[match[1], match[2], int(match[3])]
-        mark = match[0][: match[0].index("-->") + 3]
-        return f"{mark}{row['solved']:.1f} ({row['ci_low']:.1f} to {row['ci_high']:.1f})"
+    scarce = record["meta"]["budgets"][1]  # half of the median length
 
     def solved(match: re.Match[str]) -> str:
-        row = rows[match[1], match[2], int(match[3])]
-        return f"<!-- solved {match[1]} {match[2]} {match[3]} -->{row['solved']:.1f}"
+        row = rows[match[1], match[2], scarce]
+        return f"<!-- solved {match[1]} {match[2]} -->{row['solved']:.1f}"
 
     def meta(match: re.Match[str]) -> str:
-        value = record["meta"][match[1]]
+        value = scarce if match[1] == "scarce" else record["meta"][match[1]]
         return f"<!-- meta {match[1]} -->{len(value) if isinstance(value, list) else value:,.0f}"
 
-    for pattern, fill in ((_CELL, cell), (_SOLVED, solved), (_META, meta)):
+    for pattern, fill in ((_SOLVED, solved), (_META, meta)):
         readme = pattern.sub(fill, readme)
+    readme = _TABLE.sub(lambda _: table(record), readme)
     return _FINDINGS.sub(lambda _: findings(record), readme)
+
+
+def table(record: frontier.Record) -> str:
+    """Percent correct with intervals, by policy and budget, and the command of each row."""
+    rows = {(row["policy"], row["accounting"], row["budget"]): row for row in record["rows"]}
+    budgets = record["meta"]["budgets"][:_COLUMNS]
+    lines = [f"| policy | {' | '.join(f'{budget:,}' for budget in budgets)} | command |", "|---" * (_COLUMNS + 2) + "|"]
+    for (policy, accounting), name in _ROWS.items():
+        found = [rows[policy, accounting, budget] for budget in budgets]
+        cells = [f"{row['solved']:.1f} ({row['ci_low']:.1f} to {row['ci_high']:.1f})" for row in found]
+        lines.append(f"| {name} | {' | '.join(cells)} | {_command(found[0])} |")
+    return "\n".join(lines) + "\n"
+
+
+def _command(row: dict[str, Any]) -> str:
+    """Its options, without what every row has, and without defaults."""
+    if not row["command"]:
+        return "cannot be run: it knows every length"
+    options = re.search(r"--policy \w+(?: --accounting metered)?|$", row["command"])
+    assert options
+    chosen = options[0].replace(" --accounting reserved", "")
+    return f"`run {chosen}{' --no-reclaim' if '--no-reclaim' in row['command'] else ''}`"
 
 
 def findings(record: frontier.Record) -> str:

@@ -14,9 +14,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from shadowprice.datasets.tasks import tasks
+from recorded import DATA, write_manifest
 
-DATA = Path(__file__).resolve().parent.parent / "src" / "shadowprice" / "datasets"
+from shadowprice.datasets.tasks import tasks
 
 
 def main(split: str, count: int, folder: Path) -> int:
@@ -38,7 +38,10 @@ def main(split: str, count: int, folder: Path) -> int:
         "--out", str(DATA / f"smollm2-135m.{split}.jsonl.gz"), "--run-folder", str(run),
         *(["--resume"] if (run / "manifest.json").exists() else []),
     ]  # fmt: skip
-    return subprocess.run(command).returncode
+    done = subprocess.run(command)
+    if done.returncode == 0:
+        write_manifest()
+    return done.returncode
 
 
 if __name__ == "__main__":
