@@ -85,7 +85,7 @@ class Metered:
         self._heap: list[_Chunk] = []
         self._outdated = True  # the heap: forecasts changed or requests were added
         self._ample = 0.0  # tokens that cover any `concurrency` requests, so that nobody has to wait for others
-        self._running: dict[int, int] = {}  # units reserved, by place
+        self._running: dict[int, Work] = {}  # by place
         self._cut: dict[int, _Chunk] = {}  # chunks under way of which only a piece was sent, by place
         self._trial: int | None = None  # the request that shows whether the server continues; under way or next
         self._counts = True  # the server counts its tokens, so that they can be metered
@@ -142,7 +142,7 @@ class Metered:
             work = self._work(chunk, available, continues)
             if work is not None:
                 self._waiting[place] = False
-                self._running[place] = work.bound
+                self._running[place] = work
                 if continues is None:
                     self._trial = place
                 elif work.grant == LARGEST_CHUNK:
@@ -229,7 +229,7 @@ class Metered:
         self._first = np.searchsorted(place[order], np.arange(len(self._batch) + 1))
         self._heap = [chunk for i in waiting.tolist() if (chunk := self._next_chunk(i))]
         heapq.heapify(self._heap)
-        self._ample = self.concurrency * float(np.max(self._needs(plan, waiting.size), initial=0.0))
+        self._ample = _MARGIN * self.concurrency * float(np.max(self._needs(plan, waiting.size), initial=0.0))
         self._outdated = False
 
     def plan(self, active: NDArray[np.intp], age: NDArray[np.int64], available: int) -> Schedule:
@@ -260,11 +260,10 @@ class Metered:
         left = self._tokens(available)
         if left >= self._ample:
             return False
-        running = [*self._running]
-        active = np.array([*running, place], dtype=np.intp)
+        active = np.array([*self._running, place], dtype=np.intp)
         needs = self._needs(self._schedule(active, self._age[active]), active.size)
-        reserved = [self._tokens(self._running[each]) for each in running]
-        return bool(left < _MARGIN * (needs[-1] + np.maximum(needs[:-1] - reserved, 0.0).sum()))
+        granted = [*(work.grant for work in self._running.values()), 0]
+        return left < _MARGIN * float(np.maximum(needs - granted, 0.0).sum())
 
     def _schedule(self, active: NDArray[np.intp], age: NDArray[np.int64]) -> Schedule:
         batch = self._batch
@@ -351,11 +350,15 @@ class Metered:
         if continues is None:
             return min(length, TRIAL)
         place, batch = chunk.place, self._batch
-        units = (available + sum(self._running.values())) // min(self.concurrency, batch.unanswered)
+        reserved = sum(work.bound for work in self._running.values())
+        units = (available + reserved) // min(self.concurrency, batch.unanswered)
         share = batch.affordable(place, units)
         if continues:
-            most = share if batch.rates.priced else min(share, LARGEST_CHUNK)  # a chunk more would pay its prompt again
-            return min(length, max(self.chunk, most))
+            if not batch.rates.priced:
+                return min(length, max(self.chunk, min(share, LARGEST_CHUNK)))
+            active = np.array([place])  # a chunk more would pay its prompt again, so this one should be enough
+            need = float(self._needs(self._schedule(active, self._age[active]), 1)[0])
+            return min(length, max(self.chunk, share, round(_MARGIN * need)))
         if not self._counts:  # whatever is granted will be charged
             return length
         if not chunk.minus_index:
