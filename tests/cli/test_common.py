@@ -1,4 +1,4 @@
-"""A user's own questions, given to each of the four commands that take some; and what the commands refuse."""
+"""What the commands share: a user's own questions, where results go, correct answers, and words."""
 
 import gzip
 import json
@@ -191,40 +191,6 @@ class TestOutputs:
 
 
 class TestMistakes:
-    def refused(self, capsys, *arguments) -> str:
-        with pytest.raises(SystemExit) as stop:
-            command(*arguments)
-        assert stop.value.code == 2
-        said = capsys.readouterr().err
-        assert said.count("\n") == 1
-        return said
-
-    def test_a_mistyped_option_or_command_is_named_with_the_nearest(self, capsys):
-        assert "no option --bugdet; did you mean --budget?" in self.refused(capsys, "plan", "x", "--bugdet", 5)
-        assert "no option --max-token; " not in self.refused(capsys, "plan", "x", "--max-token", 5)  # short for it
-        said = self.refused(capsys, "run", "x", "--budget", 5, "--local", "--acounting", "metered")
-        assert "did you mean --accounting?" in said
-        assert "did you mean forecast?" in self.refused(capsys, "forcast", "x", "--budget", 5)
-        assert "what is y?" in self.refused(capsys, "plan", "x", "y", "--budget", 5)
-
-    def test_the_input_given_as_the_model(self, capsys):
-        said = self.refused(capsys, "run", "--budget", "5k", "--local", "questions.csv")
-        assert "questions.csv is not a model" in said
-        assert "give the input before --local" in said
-
-    @pytest.mark.parametrize("arguments", [[], ["--help"], ["help"]])
-    def test_help(self, arguments, capsys):
-        with pytest.raises(SystemExit) as stop:
-            command(*arguments)
-        assert stop.value.code == 0
-        assert "usage: shadowprice [-h]" in capsys.readouterr().out
-
-    def test_help_about_a_command(self, capsys):
-        with pytest.raises(SystemExit) as stop:
-            command("help", "run")
-        assert stop.value.code == 0
-        assert "usage: shadowprice run [-h]" in capsys.readouterr().out
-
     def test_budgets(self, batch, capsys):
         path = batch([request_line("a")])
         assert command("plan", path, "--budget", "1e6", "--json") == 0

@@ -8,7 +8,6 @@ from importlib.resources import files
 
 import pytest
 
-from shadowprice.cli import main
 from shadowprice.errors import MissingExtra
 from shadowprice.lab.results import Results
 from shadowprice.report import render
@@ -206,36 +205,3 @@ def luminance(colour):
     parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-class TestCommand:
-    def test_a_results_folder_gets_a_page_that_is_always_the_same(self, results, tmp_path, capsys, page):
-        results.write(tmp_path / "lab")
-        assert main(["report", str(tmp_path / "lab")]) == 0
-        assert (tmp_path / "lab" / "report.html").read_text() == page
-        assert capsys.readouterr().out == f"report -> {tmp_path / 'lab' / 'report.html'}\n"
-
-    def test_it_can_be_written_to_standard_output(self, tmp_path, capsysbinary):
-        few = Results([main_row("uniform", 5.0), main_row("clear", 9.0)])
-        few.write(tmp_path / "lab")
-        assert main(["report", str(tmp_path / "lab"), "--out", "-"]) == 0
-        assert capsysbinary.readouterr().out == report(few).encode()
-        assert not (tmp_path / "lab" / "report.html").exists()
-
-    @pytest.mark.parametrize(
-        ("make", "name"),
-        [
-            (lambda place: None, "it"),
-            (lambda place: place.write_text(""), "it"),
-            (lambda place: place.mkdir(), "it"),
-            (lambda place: (place.mkdir(), (place / "results.json").write_text("{")), "results.json"),
-            (lambda place: (place.mkdir(), (place / "results.json").write_text('{"rows": 3}')), "results.json"),
-            (lambda place: (place.mkdir(), (place / "manifest.json").write_text("[]")), "manifest.json"),
-        ],
-    )
-    def test_anything_else_is_a_one_line_error_that_names_the_file(self, make, name, tmp_path, capsys):
-        make(tmp_path / "it")
-        assert main(["report", str(tmp_path / "it")]) == 2
-        error = capsys.readouterr().err
-        assert f"{name}: " in error
-        assert error.count("\n") == 1

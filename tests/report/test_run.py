@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 
 from shadowprice.accounts.sqlite import Ledger
 from shadowprice.accounts.view import read_account
-from shadowprice.cli import main
 from shadowprice.errors import InputError, LedgerError
 from shadowprice.formats.results import DECLINED, ESTIMATE, chunk_line, result_line
 from shadowprice.report.run import run_report
@@ -192,12 +191,6 @@ class TestReserved:
         assert {row["forecast"] for row in run.requests} == {None}
         assert sorted(row["id"] for row in run.requests) == sorted(trace.id for trace in TRACES[:60])
         assert "forecast, tokens" not in run_report(folder)
-
-    def test_the_command_writes_the_page(self, own, capsys):
-        folder = own("reserved")
-        assert main(["report", str(folder)]) == 0
-        assert (folder / "report.html").read_text() == run_report(folder)
-        assert "report.html" in capsys.readouterr().out
 
     def test_samples_share_a_grant(self, run_of):
         run = read_run(run_of("samples"))
