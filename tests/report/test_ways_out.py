@@ -20,6 +20,11 @@ from shadowprice.report.ways_out import way_out
         ("request_refused", "400: This model's maximum context length is 4096 tokens", "shorten"),
         ("request_refused", "400: messages must alternate", "correct it"),
         ("backend_unavailable", "500: internal error", "log"),
+        ("request_refused", "405: method not allowed", "--base-url"),
+        ("request_refused", "413: too large", "shorten"),
+        ("request_refused", "the prompt needs --context 9000", "give --context"),
+        ("backend_unavailable", "the connection broke", "log"),
+        ("no_trace", "no such prompt", "no recorded answer"),
         ("anything", "unheard of", "--resume tries again"),
     ],
 )
