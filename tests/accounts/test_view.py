@@ -368,37 +368,6 @@ class TestRefusals:
         with pytest.raises(InputError, match=r"not a run folder \(name a folder made by `run`\)$"):
             read_account(tmp_path)
 
-    @pytest.mark.parametrize("version", [None, 1, 2, "3"])
-    def test_a_folder_of_an_older_version(self, make, version):
-        folder = make()
-        folder.save(format=version)
-        with pytest.raises(InputError) as caught:
-            read_account(folder.path)
-        assert str(caught.value) == f"{folder.path}: was made by an older version of shadowprice (start a new run)"
-
-    def test_a_folder_whose_manifest_has_no_format(self, tmp_path):
-        (tmp_path / "manifest.json").write_text('{"budget": 100, "asked": {}, "rounds": [], "done": true}')
-        with pytest.raises(InputError, match="older version"):
-            read_account(tmp_path)
-
-    @pytest.mark.parametrize(
-        "content",
-        [
-            "",
-            "[]",
-            "7",
-            '{"format": 3}',
-            '{"format": 3, "budget": "x"}',
-            '{"format": 3, "budget": 1, "rounds": [3]}',
-            '{"format": 3, "budget": 1, "asked": 3}',
-            '{"format": 3, "budget": 1, "asked": {"rates": {"gold": 1}}}',
-        ],
-    )
-    def test_a_damaged_manifest(self, tmp_path, content):
-        (tmp_path / "manifest.json").write_text(content)
-        with pytest.raises(InputError, match=r"manifest\.json: damaged: `run` did not write this \(start a new run\)$"):
-            read_account(tmp_path)
-
     def test_a_ledger_of_an_older_version(self, make):
         folder = make()
         folder.ledger.close()
