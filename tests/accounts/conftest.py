@@ -101,6 +101,7 @@ def interrupted_write(monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
         patch.setattr("shadowprice.accounts.journal.Balances.add", interrupted)
-        yield
+        with pytest.raises(KeyboardInterrupt):
+            yield
