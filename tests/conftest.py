@@ -24,6 +24,7 @@ SLOW_FILES = (
     "backends/test_contract.py",
     "backends/test_llamacpp.py",
     "cli/test_bad_inputs.py",
+    "cli/test_demo.py",
     "cli/test_forecast.py",
     "cli/test_guide.py",
     "cli/test_local.py",
