@@ -157,18 +157,19 @@ class TestCharging:
 
 class TestTheRest:
     def rest(self, stopped=""):
-        """Of five requests: answered, with an error, with a part, with a part that cannot be continued, and waiting."""
-        made = batch(5, can_continue=lambda request: request.id != "q3")
+        """Answered; with an error; with a part, and one that cannot be continued; waiting; with a part and an error."""
+        made = batch(6, can_continue=lambda request: request.id != "q3")
         made.answered(0, part(5, "stop"))
         failed(made, 1, Unavailable("busy", tokens=0), cost=2)
-        for place in (2, 3):
+        for place in (2, 3, 5):
             made.restore(place, part(6))
+        failed(made, 5, Unavailable("busy", tokens=0))
         return made, {result.id: result for result in made.left(0.25, stopped)}
 
     def test_parts_become_answers_and_those_without_one_are_declined(self):
         made, found = self.rest()
         assert {name: result.outcome for name, result in found.items()} == {
-            "q1": "failed", "q2": "truncated", "q3": "truncated", "q4": "declined",
+            "q1": "failed", "q2": "truncated", "q3": "truncated", "q4": "declined", "q5": "truncated",
         }  # fmt: skip
         assert (found["q2"].completion.flags, found["q3"].completion.flags) == ((), ("not_continued",))
         assert [found[name].cost for name in ("q1", "q2", "q4")] == [2, 6, 0]
@@ -179,7 +180,7 @@ class TestTheRest:
     def test_stopped_only_what_failed_has_failed_and_parts_wait(self):
         _, found = self.rest("interrupted")
         assert {name: result.outcome for name, result in found.items()} == {
-            "q1": "failed", "q2": "not_sent", "q3": "not_sent", "q4": "not_sent",
+            "q1": "failed", "q2": "not_sent", "q3": "not_sent", "q4": "not_sent", "q5": "not_sent",
         }  # fmt: skip
         assert found["q2"].failure.message == "not sent: interrupted"
         assert found["q2"].cost == 6

@@ -2,7 +2,7 @@
 
 from xml.etree import ElementTree
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shadowprice.report.rows import describe, from_paper, grouped, known, printable, shorten, words
@@ -26,10 +26,12 @@ def test_only_the_source_says_that_a_row_is_the_papers():
 
 
 @given(st.text(st.characters(exclude_categories=[])))
+@example("\ufffe\uffff\ud800\x00\x7f\x9f")
 def test_any_text_can_be_shown(text):
     shown = printable(text)
     assert len(shown) == len(text)
     assert printable(shown) == shown
+    assert not set(shown) & set("\ufffe\uffff\x00")
     element = ElementTree.Element("a")
     element.text = shown
     assert ElementTree.fromstring(ElementTree.tostring(element, "utf-8")).text == (
