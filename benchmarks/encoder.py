@@ -86,7 +86,7 @@ def main() -> None:
     test = [capped(trace, given.cap) for trace in read_traces(given.test)]
     encoder = EncoderForecaster(
         given.base,
-        heads=("success",),
+        heads=("correct",),
         per_question=True,
         epochs=given.epochs,
         max_length=given.max_length,

@@ -238,7 +238,7 @@ class _Demand:
     @classmethod
     def of(cls, lines: Iterator[BatchLine], forecaster: Predictor, max_tokens: int | None) -> _Demand:
         parts: list[Forecast] = []
-        batch = Bare()  # what requests share says nothing about any of them
+        batch = Bare()
         caps, answers, older_limit = array("d"), array("d"), bytearray()
         most = np.inf if max_tokens is None else float(max_tokens)
         while chunk := list(islice(lines, CHUNK)):

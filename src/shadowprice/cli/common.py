@@ -127,7 +127,7 @@ def forecaster(options: argparse.Namespace) -> tuple[Predictor, str]:
     """The forecaster of --forecast or --forecaster, and the name that a run folder keeps for it."""
     from shadowprice.forecast import DEFAULT, load
     from shadowprice.forecast.folder import fingerprint
-    from shadowprice.forecast.shared import Unworded
+    from shadowprice.forecast.shared import WithoutTemplate
     from shadowprice.formats.files import sha256_of
     from shadowprice.formats.forecasts import ForecastTable
     from shadowprice.formats.templates import read_template
@@ -137,7 +137,7 @@ def forecaster(options: argparse.Namespace) -> tuple[Predictor, str]:
     folder = options.forecaster or DEFAULT
     predictor: Predictor = load(folder)
     if options.system or options.prompt_template != "plain":
-        predictor = Unworded(predictor, read_template(options.prompt_template), options.system)
+        predictor = WithoutTemplate(predictor, read_template(options.prompt_template), options.system)
     return predictor, f"forecaster {fingerprint(folder)}"
 
 

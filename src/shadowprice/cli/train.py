@@ -79,7 +79,7 @@ def _add_encoder(command: argparse.ArgumentParser) -> None:
         group.add_argument(flag, dest=_ENCODER[flag], help=help, **settings)
 
     add("--base", "a name on the hub, or a folder (default: microsoft/deberta-v3-base)", metavar="NAME")
-    add("--heads", "any of spread, success (default: none)", metavar="A,B", type=lambda text: tuple(text.split(",")))
+    add("--heads", "any of spread, correct (default: none)", metavar="A,B", type=lambda text: tuple(text.split(",")))
     add("--epochs", "(default: 10)", metavar="N", type=int)
     add("--batch-size", "(default: 32)", metavar="N", type=int)
     add("--max-length", "read the last N tokens of a question (default: 512)", metavar="N", type=int)

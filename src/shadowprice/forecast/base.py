@@ -18,15 +18,15 @@ CHUNK = 512  # requests forecast at a time
 
 
 class Predictor(Protocol):
-    """All that planning needs. It is called with `CHUNK` requests at a time, so that a batch need not fit in memory."""
+    """All that planning needs. It is called with at most `CHUNK` requests, so that a batch need not fit in memory."""
 
     def predict(self, requests: Sequence[Request]) -> Forecast:
-        """One forecast per request, in order; for one answer each, whatever `answers` says."""
+        """One forecast per request, in order; each is for one answer, even if the request asks for several."""
         ...
 
 
 def predict_all(predictor: Predictor, requests: Sequence[Request]) -> Forecast:
-    """The forecasts of a batch, from what its requests do not share (`forecast.shared`)."""
+    """The forecasts of a batch, without the text that its requests share (`forecast.shared`)."""
     batch = Bare()
     parts = [predictor.predict(batch.requests(requests[i : i + CHUNK])) for i in range(0, len(requests), CHUNK)]
     return Forecast.joined(parts)
@@ -63,7 +63,7 @@ class Forecaster(ABC):
         """One forecast per text, in order."""
 
     def predict(self, requests: Sequence[Request | str]) -> Forecast:
-        """One forecast per request or text, in order; for one answer each, whatever `answers` says."""
+        """One forecast per request or text, in order; each is for one answer, even if the request asks for several."""
         if isinstance(requests, str):
             raise InputError("one string is not a list of requests", fix="give [text]")
         return self._predict([request if isinstance(request, str) else request.text for request in requests])

@@ -200,7 +200,7 @@ class TestInvalidInput:
             with pytest.raises(InputError, match="too few"):
                 quick(base).fit(traces)
         with pytest.raises(InputError, match="no trace is graded"):
-            quick(base, heads=("success",)).fit([Trace(t.id, t.prompt, t.tokens) for t in TRAIN[:40]])
+            quick(base, heads=("correct",)).fit([Trace(t.id, t.prompt, t.tokens) for t in TRAIN[:40]])
 
     def test_a_folder_without_an_encoder(self, tmp_path):
         with pytest.raises(InputError, match="no such folder"):
