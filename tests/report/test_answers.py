@@ -9,10 +9,10 @@ import pytest
 from shadowprice.accounts.view import whole_answers
 from shadowprice.formats.asked import Asked, asked_lines
 from shadowprice.report import run as run_module
+from shadowprice.report.fixes import fix_for
 from shadowprice.report.run import run_report
 from shadowprice.report.run_data import read_run
 from shadowprice.report.shown import level, shown
-from shadowprice.report.ways_out import way_out
 from shadowprice.run_folder import RunFolder
 from shadowprice.types import Request, Usage
 
@@ -135,13 +135,13 @@ class TestLargeRuns:
         assert "200 of 200 finished" in text
 
 
-class TestWaysOut:
+class TestFixes:
     @pytest.mark.parametrize(
-        ("code", "message", "way"),
+        ("code", "message", "fix"),
         [
             ("request_refused", "401: Incorrect API key", "OPENAI_API_KEY"),
             ("request_refused", "404: no such model", "--model"),
-            ("request_refused", "429: insufficient_quota", "pay in"),
+            ("request_refused", "429: insufficient_quota", "add credit"),
             ("backend_unavailable", "429: slow down", "--concurrency"),
             ("backend_unavailable", "503: loading model", "later"),
             ("backend_unavailable", "no connection: Cannot connect to host 127.0.0.1:9", "--base-url"),
@@ -152,8 +152,8 @@ class TestWaysOut:
             ("anything", "unheard of", "--resume tries again"),
         ],
     )
-    def test_every_kind_of_failure_has_one(self, code, message, way):
-        assert way in way_out(code, message)
+    def test_every_kind_of_failure_has_one(self, code, message, fix):
+        assert fix in fix_for(code, message)
 
     def test_the_page_shows_it_beside_the_cause(self, run_of):
         words = Page(run_report(run_of("failing"))).words

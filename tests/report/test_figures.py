@@ -49,7 +49,7 @@ def test_every_legend_fits_into_its_figure(figures):
 
 def test_rollouts_show_their_fitted_curve():
     fit = {"table": "rollouts", "id": "q", "threshold": 10.0, "alpha": 1.0, "beta": 0.1}
-    rows = [{**fit, "bin_low": 5.0 * i, "bin_high": 5.0 * i + 5, "right": i % 3, "total": 4} for i in range(8)]
+    rows = [{**fit, "bin_low": 5.0 * i, "bin_high": 5.0 * i + 5, "correct": i % 3, "total": 4} for i in range(8)]
     legend = [entry["label"] for entry in page_figure(drawn(rows)["rollouts"], "rollouts", "title").legend]
     assert sorted(legend) == ["answers", "correct answers", "fitted latent utility (height is free)"]
 
@@ -104,4 +104,4 @@ def test_the_tokens_of_a_waterfall_add_up_to_the_budget(results):
     for row in rows:
         total, *parts = waterfall_steps(row)
         assert sum(step.tokens for step in parts) == pytest.approx(total.tokens, abs=3)
-        assert parts[-1].tokens == row["right"] > 0
+        assert parts[-1].tokens == row["correct"] > 0

@@ -92,7 +92,7 @@ def reproduce(options: argparse.Namespace) -> int:
     about = {"command": shlex.join(["shadowprice", *options.arguments]), "files": files, "bad_lines": len(broken)}
     with _show_progress(quiet=options.quiet) as progress:
         results = reproduction.reproduce(
-            traces, train, _forecaster(options.forecaster), config, tell=progress, about=about
+            traces, train, _forecaster(options.forecaster), config, progress=progress, about=about
         )
     results.write(options.out)
     written = [*([] if options.no_report else _draw(Path(options.out))), "results.json", "tables/*.csv"]

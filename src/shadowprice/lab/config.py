@@ -10,7 +10,7 @@ from shadowprice.cost import parse_budget
 from shadowprice.errors import InputError
 from shadowprice.lab.compare import Row
 from shadowprice.lab.pools import Pool, Recorded
-from shadowprice.lab.simulations import WAYS, Accounting
+from shadowprice.lab.simulations import ACCOUNTINGS, Accounting
 from shadowprice.lab.streams import QUERIES, STREAMS
 
 PAPER_BUDGETS = ("256", "512", "1024", "2048", "4096")
@@ -35,7 +35,7 @@ class Lab:
     models: Sequence[Recorded]
     streams: Sequence[str] = tuple(STREAMS)
     budgets: Sequence[int] = ()
-    policies: Sequence[str] = tuple(WAYS)
+    policies: Sequence[str] = tuple(ACCOUNTINGS)
     seeds: int = 5
     queries: int = QUERIES
     quick: bool = False
@@ -52,7 +52,7 @@ class Lab:
 
     def accountings(self, *only: str) -> dict[str, list[Accounting]]:
         """Every selected policy (of `only`, where given) and the accountings it is simulated in."""
-        return {name: list(WAYS[name]) for name in self.policies if not only or name in only}
+        return {name: list(ACCOUNTINGS[name]) for name in self.policies if not only or name in only}
 
     def some(self, many: int, few: int) -> int:
         return few if self.quick else many

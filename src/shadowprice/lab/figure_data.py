@@ -13,7 +13,7 @@ from shadowprice.forecast.evaluation import evaluate
 from shadowprice.lab.compare import Row
 from shadowprice.lab.config import Lab, NotPossible
 from shadowprice.lab.pools import TIERS, Mask, Pool, Question, Recorded
-from shadowprice.lab.simulations import Outcome, Queries, Way, run_way
+from shadowprice.lab.simulations import Outcome, Queries, Setup, outcome_of
 from shadowprice.lab.streams import draw
 from shadowprice.lab.sweeps import scarce_budget
 from shadowprice.market import Quadratic, Surge, Triangular, fit_surge
@@ -38,11 +38,11 @@ def s_curve(lab: Lab) -> list[Row]:
             "dataset": name,
             "budget": int(limit),
             "budget_times_median": limit / pool.median,
-            "solved": 100 * float(np.mean(pool.correct[who] & (pool.length[who] <= limit))),
-            "queries": int(who.sum()),
+            "solved": 100 * float(np.mean(pool.correct[chosen] & (pool.length[chosen] <= limit))),
+            "queries": int(chosen.sum()),
             "source": "ours",
         }
-        for name, who in _largest_datasets(pool).items()
+        for name, chosen in _largest_datasets(pool).items()
         for limit in limits
     ]
 
@@ -95,7 +95,7 @@ def _rollout(pool: Recorded, question: Question) -> list[Row]:
             "bin_low": float(low),
             "bin_high": float(high),
             "total": int(answers),
-            "right": int(some),
+            "correct": int(some),
             "threshold": curve.threshold.item(),
             "alpha": curve.alpha.item(),
             "beta": curve.beta.item(),
@@ -277,11 +277,12 @@ def allocations(lab: Lab) -> list[Row]:
     queries = Queries.of(pool, places)
     shown = _evenly(len(queries), _POINTS)
     scarce = lab.budgets[0]
-    ample = next((b for b in lab.budgets if b > 1.2 * pool.median), lab.budgets[-1])  # below that of full caps
+    # The smallest ample budget: a larger one would grant everyone the cap, and show nothing.
+    ample = next((b for b in lab.budgets if b > 1.2 * pool.median), lab.budgets[-1])
     rows = []
     for regime, budget in {"scarce": scarce, "ample": ample}.items():
         for policy in lab.accountings("uniform", "proportional", "heuristic", "auction", "clear", "expected"):
-            outcome = run_way(Way(policy, "reserved"), queries, budget * len(queries))
+            outcome = outcome_of(Setup(policy, "reserved"), queries, budget * len(queries))
             rows += [
                 {
                     "table": "allocations",
@@ -307,7 +308,7 @@ def query_table(lab: Lab) -> tuple[list[Row], Row]:
     budget = scarce_budget(lab)
     places = draw(pool, lab.stream, min(lab.queries, len(pool)), 0)
     queries = Queries.of(pool, places)
-    outcome = run_way(Way(policy, "reserved"), queries, budget * len(queries))
+    outcome = outcome_of(Setup(policy, "reserved"), queries, budget * len(queries))
     rows = [
         {
             "id": pool.first[place].id,
@@ -335,7 +336,7 @@ def _why(queries: Queries, outcome: Outcome, i: int) -> Row:
         verdict = "correct" if outcome.correct[i] else "wrong"
         return {"outcome": verdict, "why": f"{verdict} after {length:,} of {grant:,} tokens"}
     if queries.truncated[i]:
-        whole = "never ends"
+        whole = "did not end within the cap"
     else:
         whole = f"is {length:,} tokens long and {'correct' if queries.correct[i] else 'wrong'}"
     if grant:

@@ -30,7 +30,7 @@ def scarce_median_ample(lab: Lab) -> list[int]:
 
 
 def frontier(lab: Lab) -> list[Row]:
-    """Percent correct against tokens spent, with hindsight; on one stream."""
+    """Percent correct against tokens spent on one stream, for all policies, those with hindsight included."""
     return compare(
         "frontier",
         lab.pool,
@@ -141,11 +141,12 @@ def _main_rows(rows: Sequence[Row]) -> list[Row]:
 
 def _parts(row: Row) -> Row:
     n, spent = row["queries"], row["tokens_spent"]
-    unused = row["tokens_granted"] - spent if row["accounting"] == "reserved" else 0.0  # else it was granted again
+    # With reclaim, and in metered accounting, what is not used is granted again.
+    unused = row["tokens_granted"] - spent if row["accounting"] == "reserved" else 0.0
     return {
         "tokens": n * row["budget"],
         "unused": round(n * unused),
         "truncated": round(n * row["tokens_cut"]),
         "wrong": round(n * row["tokens_wrong"]),
-        "right": round(n * (spent - row["tokens_cut"] - row["tokens_wrong"])),
+        "correct": round(n * (spent - row["tokens_cut"] - row["tokens_wrong"])),
     }

@@ -1,4 +1,4 @@
-"""Which requests of a run are on its page, and how much of their texts: a page of a large run must stay usable."""
+"""Selects the requests of a large run that its page shows, and how much of their texts, so that it stays usable."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Shown:
     """The rows of a page, with their texts.
 
     counts   of every outcome, where not all are shown: its name, how many are shown, and of how many
-    partly   texts that are not shown to their end
+    partly   how many texts are cut
     """
 
     rows: Sequence[Mapping[str, Any]]
