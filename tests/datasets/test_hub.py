@@ -123,8 +123,8 @@ def test_a_limit(mirror):
     ("row", "message"),
     [
         ({"id": 0, "question": "How far?", "url": "u"}, r"row 0 has no column 'answer', only id, question, url"),
-        ({"question": "", "answer": 1.0}, r"row 0 has no text in 'question', but ''"),
-        ({"question": "How far?", "answer": None}, r"row 0 has no text in 'answer', but None"),
+        ({"question": "", "answer": 1.0}, r"row 0 has '' in 'question', not a text"),
+        ({"question": "How far?", "answer": None}, r"row 0 has None in 'answer', not a text"),
     ],
 )
 def test_an_invalid_row_is_named(tmp_path, row, message):
