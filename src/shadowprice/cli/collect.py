@@ -100,7 +100,8 @@ def collect(options: argparse.Namespace) -> int:
 
     if min(options.samples, options.max_tokens, options.concurrency) < 1 or options.temperature < 0:
         raise InputError(
-            "--samples, --max-tokens and --concurrency start at 1, --temperature at 0", fix="fix the number"
+            "--samples, --max-tokens and --concurrency must be at least 1, --temperature at least 0",
+            fix="fix the number",
         )
     endures = tolerance(options)
     refuse_same_file(input=options.file, out=options.out)
