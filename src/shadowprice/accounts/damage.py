@@ -1,6 +1,6 @@
-"""Whether a journal is whole; and what is believed, and charged, of one that is not.
+"""Whether a journal is damaged; and what is kept, and charged, if it is.
 
-`shadowprice.accounts.sqlite` says what is noticed.
+`shadowprice.accounts.sqlite` says which damage is noticed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Damaged(LedgerError):
 
 
 class Watch:
-    """Watches the rows of a journal go by, and tells in the end whether the mark's entry was among them."""
+    """Is shown the rows of a journal, and then tells whether the entry of the mark was among them."""
 
     def __init__(self, mark: Mark | None) -> None:
         self.owed = mark.owed if mark else None
@@ -45,7 +45,7 @@ class Watch:
     def problem(self) -> str | None:
         """What is wrong with the end of the journal; None if nothing is."""
         if self.owed is None:
-            return "its mark is missing or damaged, so that nobody can say whether entries are lost"
+            return "its mark is missing or damaged, so it is unknown whether entries are lost"
         if self.last < self.owed.id:
             return (
                 f"the journal ends at entry {self.last:,}, but {self.owed.id:,} had been confirmed: "
