@@ -205,7 +205,7 @@ class TestMistakes:
         said = self.refused(capsys, "run", "x", "--budget", 5, "--local", "--acounting", "metered")
         assert "did you mean --accounting?" in said
         assert "did you mean forecast?" in self.refused(capsys, "forcast", "x", "--budget", 5)
-        assert "what is y?" in self.refused(capsys, "plan", "x", "y", "--budget", 5)
+        assert "unexpected arguments: y" in self.refused(capsys, "plan", "x", "y", "--budget", 5)
 
     def test_the_input_given_as_the_model(self, capsys):
         said = self.refused(capsys, "run", "--budget", "5k", "--local", "questions.csv")

@@ -40,7 +40,7 @@ def add(commands: Commands) -> None:
     add_forecaster(command)
     command.add_argument("--out", default="-", metavar="FILE", help="(default: standard output)")
     add_force(command)
-    command.add_argument("--quiet", action="store_true", help="no progress bar, and not how the input was understood")
+    command.add_argument("--quiet", action="store_true", help="no progress bar, and no note about the input")
     command.set_defaults(command=forecast, forecast=None)
 
 

@@ -264,7 +264,7 @@ def _print_summary(results: Results) -> None:
 
 
 def _best_commands(rows: Sequence[Row]) -> dict[str, str]:
-    """For each accounting, the command of the policy with the most correct answers; hindsight has no command."""
+    """For each accounting, the command of the best policy that can be run."""
     best: dict[str, str] = {}
     for row in sorted(rows, key=lambda row: float(row["solved"])):
         if row.get("command"):
