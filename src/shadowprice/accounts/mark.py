@@ -42,7 +42,7 @@ class Mark(NamedTuple):
     written: Point
 
     @property
-    def owed(self) -> Point:
+    def required(self) -> Point:
         """The point that the journal must have reached; after a restart of the machine, the durable one."""
         return self.written if self.boot == boot() != _UNKNOWN else self.durable
 
