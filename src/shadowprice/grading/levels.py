@@ -65,7 +65,7 @@ class Limits:
     processes: int = 16  # threads count
 
 
-class NoBox(Exception):
+class SandboxError(Exception):
     """Nothing could be run, and that is not the program's fault."""
 
 
@@ -100,7 +100,7 @@ def problem_of(level: str, python: str = "") -> str:
     judged = {"programs": [program], "tests": "x.join()", "entry_point": ""}
     try:
         outcome = run_in_box(judged, "yes", Limits(seconds=30), level, python)
-    except NoBox as error:
+    except SandboxError as error:
         return str(error)
     return "" if outcome["report"] == "yes" else f"nothing runs in it: {outcome['report'] or outcome['end']}"
 
@@ -111,7 +111,7 @@ def run_in_box(judged: dict[str, Any], token: str, limits: Limits, level: str, p
     packages = "" if python else _packages()
     executable, prefixes = _interpreter(python)
     if level == "process" and os.geteuid() == 0 and not _open_to_all(executable):
-        raise NoBox(f"only root may read {executable}, and programs do not run as root")
+        raise SandboxError(f"only root may read {executable}, and programs do not run as root")
     with _folder() as folder, tempfile.TemporaryFile() as file:
         job = {
             "level": level,
@@ -136,7 +136,7 @@ def run_in_box(judged: dict[str, Any], token: str, limits: Limits, level: str, p
             command = [*_bubblewrap(job), executable, "-I", "-S", "-c", _BOX.read_text()]
         outcome = _outcome(command, file.fileno(), limits.seconds + _PATIENCE)
     if outcome["end"] == "setup" or outcome["report"].startswith("setup: "):
-        raise NoBox(outcome["report"].removeprefix("setup: "))
+        raise SandboxError(outcome["report"].removeprefix("setup: "))
     return outcome
 
 
@@ -153,11 +153,11 @@ def _outcome(command: list[str], job: int, seconds: float) -> dict[str, str]:
         try:
             text, errors = box.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
-            raise NoBox("the sandbox did not end in time") from None
+            raise SandboxError("the sandbox did not end in time") from None
         finally:
             box.kill()
     if not text:
-        raise NoBox(errors.decode(errors="replace").strip()[-300:] or "the sandbox died")
+        raise SandboxError(errors.decode(errors="replace").strip()[-300:] or "the sandbox died")
     outcome: dict[str, str] = json.loads(text)
     return outcome
 
@@ -243,7 +243,7 @@ def _bubblewrap(job: dict[str, Any]) -> list[str]:
     """The command that makes the namespaces and the file system of `_box.py`, up to the program it runs."""
     bwrap = shutil.which("bwrap")
     if not bwrap:
-        raise NoBox("not installed")
+        raise SandboxError("not installed")
     command = [bwrap, "--die-with-parent", "--as-pid-1", "--unshare-pid", "--unshare-net", "--unshare-ipc"]
     command += ["--unshare-uts", "--unshare-cgroup-try", "--dev", "/dev", "--proc", "/proc"]
     if os.geteuid() != 0:  # with a user namespace, processes outside do not count towards the limit

@@ -13,7 +13,7 @@ import textwrap
 
 from shadowprice.errors import InputError
 from shadowprice.grading.grades import Grade
-from shadowprice.grading.levels import Limits, NoBox, check_code_grading, run_in_box
+from shadowprice.grading.levels import Limits, SandboxError, check_code_grading, run_in_box
 
 _LONGEST = 1_000_000  # characters of a program
 
@@ -56,7 +56,7 @@ def grade_code(
     judged = {"programs": readings(answer, prompt, entry_point), "tests": tests, "entry_point": entry_point}
     try:
         outcome = run_in_box(judged, token, limits, level, python)
-    except NoBox as error:
+    except SandboxError as error:
         return Grade(None, "error", f"no sandbox: {error}")
     if outcome["report"] == token and outcome["end"] == "exit":
         return Grade(True, "correct")
