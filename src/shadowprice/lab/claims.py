@@ -25,7 +25,7 @@ class _Rows:
         self.median, self.accounting = lab.pool.median, accounting
         self.rows = [
             row
-            for row in lab.found
+            for row in lab.rows
             if row["table"] == table
             and row.get("source", "ours") == "ours"
             and row.get("accounting", accounting) == accounting

@@ -28,7 +28,7 @@ class Lab:
 
     pools   with forecasts: most tables are about the first, the second is another model
     models  everything that was recorded
-    found   the rows of the experiments that are done
+    rows    of the experiments that are done
     """
 
     pools: Sequence[Pool]
@@ -39,7 +39,7 @@ class Lab:
     seeds: int = 5
     queries: int = QUERIES
     quick: bool = False
-    found: list[Row] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
 
     @property
     def pool(self) -> Pool:
@@ -54,7 +54,7 @@ class Lab:
         """Every selected policy (of `only`, where given) and the accountings it is simulated in."""
         return {name: list(ACCOUNTINGS[name]) for name in self.policies if not only or name in only}
 
-    def some(self, many: int, few: int) -> int:
+    def few_if_quick(self, many: int, few: int) -> int:
         return few if self.quick else many
 
 
@@ -80,7 +80,7 @@ def _budget(text: str, median: float) -> int:
     return tokens
 
 
-def known(what: str, names: Sequence[str], all_of: Sequence[str]) -> list[str]:
+def selected(what: str, names: Sequence[str], all_of: Sequence[str]) -> list[str]:
     """The names in the order of `all_of`, or all of them if none are given; an unknown name is an error."""
     if wrong := [name for name in names if name not in all_of]:
         raise InputError(f"unknown {what} {wrong[0]!r}", fix=f"known are {', '.join(all_of)}")

@@ -30,7 +30,7 @@ _INDEX_SHARES = (0.05, 0.3, 0.5, 0.7, 0.95)  # quantiles of the forecast length 
 def s_curve(lab: Lab) -> list[Row]:
     """Figure 1: percent correct if every answer has the same limit."""
     pool = lab.pool
-    limits = np.unique(np.geomspace(max(1, pool.length.min() / 2), pool.cap, lab.some(32, 16)).astype(np.int64))
+    limits = np.unique(np.geomspace(max(1, pool.length.min() / 2), pool.cap, lab.few_if_quick(32, 16)).astype(np.int64))
     return [
         {
             "table": "s_curve",
@@ -148,7 +148,7 @@ def second_predictor(lab: Lab) -> list[Row]:
 
 
 def _predictor(table: str, lab: Lab, pool: Pool) -> list[Row]:
-    report = evaluate(pool.forecast, pool.under_cap, resamples=lab.some(1000, 100))
+    report = evaluate(pool.forecast, pool.under_cap, resamples=lab.few_if_quick(1000, 100))
     groups = {"all": report.overall} | (report.datasets if len(report.datasets) > 1 else {})
     rows: list[Row] = []
     for name, scores in groups.items():
@@ -183,7 +183,7 @@ def calibration(lab: Lab) -> list[Row]:
     rows = []
     for part in np.array_split(np.argsort(solve, kind="stable"), 10):
         rows.append(_share("solve", 100 * float(solve[part].mean()), float(pool.correct[part].mean()), part.size))
-    overall = next(row for row in lab.found if row["table"] == "predictor")
+    overall = next(row for row in lab.rows if row["table"] == "predictor")
     rows += [_share("length", share, overall[f"coverage_{share}"], n) for share in (50, 80, 95)]
     return [{"table": "calibration", "model": pool.model, **row} for row in rows]
 
@@ -249,7 +249,7 @@ def index(lab: Lab) -> list[Row]:
         i = int(by_length[int(share * (len(places) - 1))])
         worth = (plan.query == i) & (plan.index > price)
         stop = int(plan.stop[worth].max(initial=0))
-        ages = np.unique(np.r_[max(1, stop), np.geomspace(1, pool.cap, lab.some(60, 24)).astype(np.int64)])
+        ages = np.unique(np.r_[max(1, stop), np.geomspace(1, pool.cap, lab.few_if_quick(60, 24)).astype(np.int64)])
         facts = {
             "table": "index",
             "model": pool.model,

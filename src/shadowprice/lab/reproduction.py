@@ -13,7 +13,7 @@ import scipy
 from shadowprice import __version__
 from shadowprice.errors import InputError
 from shadowprice.forecast import Forecaster
-from shadowprice.lab.config import Lab, budgets_of, known
+from shadowprice.lab.config import Lab, budgets_of, selected
 from shadowprice.lab.experiments import EXPERIMENTS, Progress, run_experiments
 from shadowprice.lab.figure_data import query_table
 from shadowprice.lab.pools import FEWEST, TIERS, Pool, Recorded, make_pool, recorded, trained_without
@@ -51,8 +51,8 @@ def reproduce(
     """All tables. `about` is added to the meta of the results: the command, files and their hashes."""
     steps = len(EXPERIMENTS) + 1
     progress(0, steps, "forecasts")
-    streams = known("stream", config.streams, list(STREAMS))
-    policies = known("policy", config.policies, list(ACCOUNTINGS))
+    streams = selected("stream", config.streams, list(STREAMS))
+    policies = selected("policy", config.policies, list(ACCOUNTINGS))
     seeds = config.seeds or (QUICK_SEEDS if config.quick else SEEDS)
     models = _models(traces, config)
     budgets_of(models[0].median, config.budgets)  # report an invalid budget before the work starts
@@ -76,7 +76,7 @@ def _models(traces: Sequence[Trace], config: Config) -> list[Recorded]:
         raise InputError(problem, fix='every line needs "correct": true or false')
     if config.model:
         names = [each.model for each in models]
-        first = known("model", [config.model], names)[0]
+        first = selected("model", [config.model], names)[0]
         models.insert(0, models.pop(names.index(first)))
     return models
 
