@@ -25,7 +25,8 @@ def add_tolerance(command: argparse.ArgumentParser) -> None:
         "--exposure",
         default="10%",
         metavar="SHARE",
-        help="stop when failed requests that the server says cost nothing exceed this share of the budget (default: 10%%)",
+        help="stop when failed requests that the server says cost nothing exceed this share of the budget "
+        "(default: 10%%)",
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, Self
 
 from shadowprice.errors import InputError
-from shadowprice.forecast.shared import Bare, bare
+from shadowprice.forecast.shared import SharedText, without_shared_text
 from shadowprice.types import Forecast, Request, Trace
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ class Predictor(Protocol):
 
 def predict_all(predictor: Predictor, requests: Sequence[Request]) -> Forecast:
     """The forecasts of a batch, without the text that its requests share (`forecast.shared`)."""
-    batch = Bare()
-    parts = [predictor.predict(batch.requests(requests[i : i + CHUNK])) for i in range(0, len(requests), CHUNK)]
+    shared = SharedText()
+    parts = [predictor.predict(shared.strip_requests(requests[i : i + CHUNK])) for i in range(0, len(requests), CHUNK)]
     return Forecast.joined(parts)
 
 
@@ -75,5 +75,5 @@ class Forecaster(ABC):
         """
         from shadowprice.forecast.evaluation import evaluate  # half a second to import: scipy.stats
 
-        forecast = self._predict(bare([trace.prompt for trace in traces]))
+        forecast = self._predict(without_shared_text([trace.prompt for trace in traces]))
         return evaluate(forecast, traces, resamples=resamples, seed=seed)

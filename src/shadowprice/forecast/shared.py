@@ -23,7 +23,7 @@ from shadowprice.types import Forecast, Request
 if TYPE_CHECKING:
     from shadowprice.forecast.base import Predictor
 
-__all__ = ["Bare", "WithoutTemplate", "bare"]
+__all__ = ["SharedText", "WithoutTemplate", "without_shared_text"]
 
 _FEWEST = 8  # different texts; fewer may be similar by chance
 _SHARE = 0.95  # of the texts
@@ -33,15 +33,15 @@ _LABEL = re.compile(r"[#*\s]*\w+(?: \w+){0,7}[*]*:[*]*\s+")
 _WORD = re.compile(r"\w")
 
 
-class Bare:
-    """Removes what the texts of a batch share. A piece with too few texts is treated like the pieces before it."""
+class SharedText:
+    """What the texts of a batch share, found as they come. A piece with too few texts is treated like those before it."""
 
     def __init__(self) -> None:
         self._prefix = self._suffix = ""
 
-    def requests(self, requests: Sequence[Request]) -> Sequence[Request]:
+    def strip_requests(self, requests: Sequence[Request]) -> Sequence[Request]:
         texts = [request.text for request in requests]
-        found = self.texts(texts)
+        found = self.strip(texts)
         if found == texts:
             return requests
         return [
@@ -49,7 +49,7 @@ class Bare:
             for request, text in zip(requests, found, strict=True)
         ]
 
-    def texts(self, texts: Sequence[str]) -> list[str]:
+    def strip(self, texts: Sequence[str]) -> list[str]:
         texts = [_without_instruction(text) for text in texts]
         different = sorted(set(texts))
         if len(different) >= _FEWEST:
@@ -58,9 +58,9 @@ class Bare:
             self._suffix = _whole_suffix(_shared_prefix(backwards)[::-1])
         if not self._prefix and not self._suffix:
             return texts
-        return [self._strip(text) for text in texts]
+        return [self._strip_one(text) for text in texts]
 
-    def _strip(self, text: str) -> str:
+    def _strip_one(self, text: str) -> str:
         rest = text.removeprefix(self._prefix)
         rest = rest.removesuffix(self._suffix) if len(rest) > len(self._suffix) else rest
         if len(rest) == len(text):
@@ -87,9 +87,9 @@ class WithoutTemplate:
         return rest if _WORD.search(rest) else text
 
 
-def bare(texts: Sequence[str]) -> list[str]:
-    """The texts of one batch without what they share."""
-    return Bare().texts(texts)
+def without_shared_text(texts: Sequence[str]) -> list[str]:
+    """The texts of one batch, without what they share."""
+    return SharedText().strip(texts)
 
 
 def _without_instruction(text: str) -> str:

@@ -32,7 +32,7 @@ from shadowprice.forecast.base import Forecaster
 from shadowprice.forecast.calibration import Calibration, impute_censored
 from shadowprice.forecast.features import COLUMNS, STRUCTURE, features
 from shadowprice.forecast.folder import description, written
-from shadowprice.forecast.shared import bare
+from shadowprice.forecast.shared import without_shared_text
 from shadowprice.forecast.splits import folds, questions_of
 from shadowprice.types import Forecast, Trace
 
@@ -113,7 +113,7 @@ class TextForecaster(Forecaster):
             raise InputError(
                 f"{first.size} questions are too few to learn from", fix=f"give the traces of {_FEWEST} or more"
             )
-        words, structure = features(bare([used[i].prompt for i in first]))
+        words, structure = features(without_shared_text([used[i].prompt for i in first]))
         base = known or _Weights.zero(structure)
         design = _design(words, base.standardised(structure))
         before = design @ base.linear

@@ -22,7 +22,7 @@ from shadowprice.forecast.encoder.network import Network
 from shadowprice.forecast.encoder.training import HEADS, Epoch, Example, Recipe, examples, per_question, seeded, train
 from shadowprice.forecast.folder import description, written
 from shadowprice.forecast.huggingface import quiet
-from shadowprice.forecast.shared import bare
+from shadowprice.forecast.shared import without_shared_text
 from shadowprice.forecast.splits import folds, questions_of
 from shadowprice.types import Forecast, Trace
 
@@ -145,7 +145,9 @@ class EncoderForecaster(Forecaster):
     def adapt(self, traces: Sequence[Trace]) -> Self:
         used = [trace for trace in traces if trace.tokens > 0]
         adapted = copy.copy(self)
-        adapted.calibration = Calibration.fit(self._uncalibrated(bare([trace.prompt for trace in used])), used)
+        adapted.calibration = Calibration.fit(
+            self._uncalibrated(without_shared_text([trace.prompt for trace in used])), used
+        )
         return adapted
 
     def _predict(self, texts: Sequence[str]) -> Forecast:

@@ -23,7 +23,7 @@ import numpy as np
 
 from shadowprice.errors import InputError, MissingExtra
 from shadowprice.forecast.encoder.network import Network, device
-from shadowprice.forecast.shared import bare
+from shadowprice.forecast.shared import without_shared_text
 from shadowprice.forecast.splits import question_key
 from shadowprice.types import Trace
 
@@ -76,7 +76,7 @@ def examples(traces: Sequence[Trace]) -> list[Example]:
     used = [trace for trace in traces if trace.tokens > 0]
     return [
         Example(text, math.log(t.tokens), t.truncated, math.nan if t.correct is None else float(t.correct))
-        for text, t in zip(bare([t.prompt for t in used]), used, strict=True)
+        for text, t in zip(without_shared_text([t.prompt for t in used]), used, strict=True)
     ]
 
 
