@@ -138,7 +138,12 @@ def test_an_invalid_row_is_named(tmp_path, row, message):
     [
         ("gsm8k-test", "openai/gsm8k", {"question": "q", "answer": "12"}, "no final answer after ####"),
         ("aime24", "math-ai/aime24", {"problem": "p", "solution": "Try it."}, "no box in its solution"),
-        ("mbpp+", "evalplus/mbppplus", {**MBPP_PLUS[0], "test_list": "assert 1"}, "no list of texts in 'test_list'"),
+        (
+            "mbpp+",
+            "evalplus/mbppplus",
+            {**MBPP_PLUS[0], "test_list": "assert 1"},
+            "in 'test_list', not a list of texts",
+        ),
     ],
 )
 def test_a_row_without_its_answer_is_named(tmp_path, name, path, row, message):

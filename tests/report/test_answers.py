@@ -102,11 +102,11 @@ class TestLargeRuns:
         found = shown(self.rows(finished=2), {"finished0": Asked("q" * 20)}, texts.__getitem__, most_text=100)
         assert [row["answer"] for row in found.rows] == [("x" * 10, 0), ("y" * 70, 930)]
         assert found.rows[0]["question"] == ("q" * 20, 0)
-        assert found.partly == 1
+        assert found.texts_cut == 1
 
     def test_nothing_is_cut_where_there_is_room(self):
         found = shown(self.rows(finished=3), {}, lambda name: "z" * 50)
-        assert (found.counts, found.partly, len(found.rows)) == ([], 0, 3)
+        assert (found.counts, found.texts_cut, len(found.rows)) == ([], 0, 3)
 
     @pytest.mark.parametrize(("amounts", "total", "most"), [([], 5, 0), ([3, 3], 6, 3), ([3, 9], 8, 5), ([5, 5], 1, 0)])
     def test_the_level_is_the_largest_that_fits(self, amounts, total, most):
