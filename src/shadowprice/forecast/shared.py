@@ -34,7 +34,7 @@ _WORD = re.compile(r"\w")
 
 
 class SharedText:
-    """What the texts of a batch share, found as they come. A piece with too few texts is treated like those before it."""
+    """What the texts of a batch share. The batch may come in parts: one with few texts is treated like those before."""
 
     def __init__(self) -> None:
         self._prefix = self._suffix = ""
