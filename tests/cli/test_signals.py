@@ -95,7 +95,7 @@ def test_after_a_while_other_signals_cancel(command, start, tmp_path):
     assert "orphan" in account(tmp_path)[1]
 
 
-def test_what_a_crash_cost_is_said_in_one_line(command, start, tmp_path):
+def test_the_cost_of_a_crash_is_reported_in_one_line(command, start, tmp_path):
     with hostile.Server(never_ends) as server:
         process = start(command(server.url, "--quiet", "--policy", "uniform"))
         until(lambda: len(server.requests) == 8)
@@ -204,7 +204,7 @@ class TestErrorsThatReachTheTop:
             (ExceptionGroup("tasks", [ExceptionGroup("more", [InputError("no gold")])]), "no gold"),
         ],
     )
-    def test_are_said_in_one_line_where_they_can_be_expected(self, fails, capsys, error, said):
+    def test_expected_ones_are_reported_in_one_line(self, fails, capsys, error, said):
         assert fails(error) == 2
         shown = capsys.readouterr().err
         assert shown.startswith(f"shadowprice: {said}")

@@ -107,7 +107,7 @@ class TestIds:
 
 
 class TestWhatIsUnderstood:
-    def test_it_is_said_in_one_line(self, file):
+    def test_it_is_reported_in_one_line(self, file):
         path = file("a.csv", "id,Question,answer,grader\na,Why?,7,\nb,How?,x,exact\nc,Who?,,\n")
         found = read_input(path, label="a.csv")
         assert found.understood == (
