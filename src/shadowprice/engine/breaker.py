@@ -1,4 +1,4 @@
-"""How many attempts may be under way, given the outcomes of earlier ones. It decides, and never waits.
+"""How many attempts may be under way, by what the server answered to the earlier ones. Decides; never waits.
 
     closed      a window of attempts, at first as many as the concurrency allows. A failure that cost nothing (429, 503)
                 halves it, answers widen it again: by one per wave.
@@ -6,8 +6,8 @@
                 double, until one is answered or the outage has lasted longer than the patience of the run. After it the
                 window doubles with every wave until it is as wide as before.
 
-Three failures of a single request are not an outage while the server answers others; a server that cannot be reached is
-an outage. If attempts cost an unknown amount, an outage ends the run after eight probes: each is charged in full.
+Three failures of a single request are no outage as long as the server answers others; being unable to connect is one.
+An outage in which attempts cost an unknown amount ends the run after eight probes: each is charged in full.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Breaker:
 
     def __init__(self, concurrency: int, patience: float, pause: float) -> None:
         self.reason = ""  # to stop; empty while there is none
-        self.turn = 0  # attempts of an earlier turn do not show the present state of the server
+        self.turn = 0  # attempts that were sent in an earlier turn do not show how the server is now
         self.open = False
         self._concurrency, self._patience, self._first_pause = concurrency, patience, pause
         self._window, self._threshold = float(concurrency), float(concurrency)
