@@ -142,7 +142,7 @@ def test_an_invalid_row_is_named(tmp_path, row, message):
             "mbpp+",
             "evalplus/mbppplus",
             {**MBPP_PLUS[0], "test_list": "assert 1"},
-            "in 'test_list', not a list of texts",
+            "'assert 1' in 'test_list', not a list of texts",
         ),
     ],
 )
