@@ -150,12 +150,12 @@ def _range(values: Array) -> tuple[float, float]:
 def _resampled(streams: Drawn, found: Mapping[Cell, Sequence[Outcome]]) -> dict[Cell, Array]:
     """For every cell the percent correct: as observed, and in each resample; all cells share the resamples."""
     places = streams.places
-    drawn_once, where = np.unique(np.concatenate(places), return_inverse=True)
+    distinct, where = np.unique(np.concatenate(places), return_inverse=True)
     per_seed = np.split(where, np.cumsum([each.size for each in places])[:-1])
 
     def totals(values: Sequence[Array]) -> Array:  # (seeds, questions)
         return np.stack(
-            [np.bincount(w, v, minlength=drawn_once.size) for w, v in zip(per_seed, values, strict=True)]
+            [np.bincount(w, v, minlength=distinct.size) for w, v in zip(per_seed, values, strict=True)]
         ).astype(np.float64)
 
     drawn = totals([np.ones(each.size) for each in places])
@@ -164,12 +164,12 @@ def _resampled(streams: Drawn, found: Mapping[Cell, Sequence[Outcome]]) -> dict[
     random = np.random.default_rng(0)
     share = np.empty((len(found), 1 + _RESAMPLES))
     share[:, 0] = 100 * correct.sum(axis=(1, 2)) / drawn.sum()
-    done, step = 1, max(1, _AT_ONCE // drawn_once.size)
+    done, step = 1, max(1, _AT_ONCE // distinct.size)
     while done <= _RESAMPLES:
         size = min(step, 1 + _RESAMPLES - done)
-        questions = _weights(random, streams.tier[drawn_once], size)
+        questions = _weights(random, streams.tier[distinct], size)
         seeds = random.multinomial(len(places), np.full(len(places), 1 / len(places)), size=size).T
-        count = (correct.reshape(-1, drawn_once.size) @ questions.T).reshape(len(found), len(places), size)
+        count = (correct.reshape(-1, distinct.size) @ questions.T).reshape(len(found), len(places), size)
         share[:, done : done + size] = 100 * (count * seeds).sum(1) / ((drawn @ questions.T) * seeds).sum(0)
         done += size
     return dict(zip(found, share, strict=True))
