@@ -18,10 +18,10 @@ from typing import Any
 
 
 def _forbid(work: str) -> None:
-    """What the level process has instead of a sandbox: an audit hook with which Python itself refuses.
+    """An audit hook, which is all that the level process has instead of a sandbox.
 
-    Sockets, other programs, foreign code, reading other processes, signals to them and writing outside
-    the folder. It stops accidents, not attacks: there are ways around it.
+    With it Python itself refuses sockets, other programs, foreign code, reading other processes, signals to
+    them, and writing outside the folder. It stops accidents, not attacks: there are ways around it.
     """
     refused = ("socket.", "ctypes.", "subprocess.", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.killpg")
     folders = ("os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.link", "os.symlink", "shutil.")
