@@ -3,7 +3,7 @@
 # make test   set everything up and run the tests
 # make fast   the tests that take under a second each
 # make check  ruff, mypy --strict, layers, documentation
-# make simulate   whole lives of runs, from seeds: SEEDS=10000 takes a few minutes; a failure prints its seed
+# make simulate   simulated runs from seeds: SEEDS=10000 takes a few minutes; a failure prints its seed
 # make bench  speed, as ratios measured side by side (benchmarks/)
 # make docs   regenerate what README and docs show: figure and numbers of a reproduction, outputs, help texts
 # make traces collect the recorded answers that the package ships: an hour or two

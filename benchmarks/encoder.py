@@ -1,4 +1,4 @@
-"""A fine-tuned encoder and the text forecaster, trained on the same traces and evaluated on the same others.
+"""A fine-tuned encoder compared with the text forecaster: the same training traces, the same test traces.
 
     python benchmarks/encoder.py BASE --train TRACES... --test TRACES [--cap TOKENS] [--epochs N] [--questions N]
                                  [--max-length N] [--learning-rate X]
@@ -86,7 +86,7 @@ def main() -> None:
     test = [capped(trace, given.cap) for trace in read_traces(given.test)]
     encoder = EncoderForecaster(
         given.base,
-        heads=("success",),
+        heads=("correct",),
         per_question=True,
         epochs=given.epochs,
         max_length=given.max_length,

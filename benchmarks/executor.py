@@ -1,11 +1,10 @@
-"""What executing costs: beside the account it keeps, and beside the HTTP requests it makes.
+"""What the executor costs, compared with the bare ledger and with the bare backend.
 
     python benchmarks/executor.py [REQUESTS]
 
-Recorded answers against the bare ledger: the ledger reserves the same grants in the same groups, settles each as it
-ends, and does nothing else: it decides nothing, and the results are at hand. A real HTTP server that answers at once,
-64 requests at a time, against the bare backend: the same requests without scheduler and ledger. The exit code is 1 if
-a ratio is missed.
+The bare ledger reserves the same grants in the same groups and settles each with a result that is already known; the
+executor serves the same requests from recorded answers. The bare backend sends the same requests without scheduler and
+ledger to an HTTP server that answers at once, 64 at a time. The exit code is 1 if a ratio is missed.
 """
 
 from __future__ import annotations

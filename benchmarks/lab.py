@@ -1,4 +1,4 @@
-"""What the main table of a reproduction costs, beside one sort of ten million floats in the same run.
+"""What the main table of a reproduction costs, compared with one sort of ten million floats in the same run.
 
     python benchmarks/lab.py                       the shipped answers
     python benchmarks/lab.py TRACES [CAP]          other answers, forecasts cross-fitted

@@ -4,9 +4,9 @@
     python benchmarks/market.py --quick    N up to 100,000
 
 Every figure is the best of a few runs of each side, one after the other on the same arrays. The paper's
-solver is given its best form: with one alpha for all, Lambert W is computed once per price and not once
-per query. A ratio is taken at each budget, and the least favourable one to us is shown. The lines below
-the table say what a ratio has to be; the exit code is 1 if one misses it.
+solver is in its best form: with one alpha for all, Lambert W is computed once per price and not once per
+query. A ratio is taken at each budget, and the one least favourable to us is shown. The lines below the
+table say what a ratio has to be; the exit code is 1 if one is missed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def seconds(run: Callable[[], object], repeats: int = 5, clock: Callable[[], flo
 
 
 def bisection(tau: np.ndarray, alpha: np.ndarray, beta: np.ndarray, budget: float) -> np.ndarray:
-    """What one would write first: 40 bisections of the price, vectorised, every query with its own alpha and beta."""
+    """The obvious solver: 40 bisections of the price, vectorised, every query with its own alpha and beta."""
     low, high, best, log_alpha = 0.0, alpha.max(), np.zeros(tau.size), np.log(alpha)
     for _ in range(40):
         price = (low + high) / 2

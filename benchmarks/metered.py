@@ -40,7 +40,7 @@ SCARCE = (0.25, 0.5, 1.0)  # times the median length
 ALL = (0.1, *SCARCE, 1.5, 2.0, 3.0, 4.0)
 
 
-class Wanted:
+class Requirements:
     """Prints whether each requirement holds, and counts those that do not."""
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ def gap(cell: dict[str, float]) -> float:
     return (cell["index"] - cell["clear"]) / (cell["oracle"] - cell["clear"])
 
 
-def on(pool: Pool, wanted: Wanted, *, mean: float, least: float) -> None:
+def on(pool: Pool, requirements: Requirements, *, mean: float, least: float) -> None:
     found = cells(pool)
     print(
         f"\n{pool.model}: {len(pool):,} questions, median {pool.median:,.0f} tokens, forecasts {pool.forecast_from}\n"
@@ -83,32 +83,32 @@ def on(pool: Pool, wanted: Wanted, *, mean: float, least: float) -> None:
         print(f"| {stream} | {budget:g} | {correct} | {f'{gap(cell):.2f}' if budget in SCARCE else ''} |")
     print()
     gaps = [gap(cell) for (_, budget), cell in found.items() if budget in SCARCE]
-    wanted.check(np.mean(gaps) >= mean, f"gap closed on average at least {mean}: {np.mean(gaps):.2f}")
-    wanted.check(min(gaps) >= least, f"gap closed in every cell at least {least}: {min(gaps):.2f}")
+    requirements.check(np.mean(gaps) >= mean, f"gap closed on average at least {mean}: {np.mean(gaps):.2f}")
+    requirements.check(min(gaps) >= least, f"gap closed in every cell at least {least}: {min(gaps):.2f}")
     short = max(max(cell[name] for name in names[:4]) - cell["index"] for cell in found.values())
-    wanted.check(short <= 0.5, f"below the best of uniform and clear by at most 0.5 points: {short:.2f}")
+    requirements.check(short <= 0.5, f"below the best of uniform and clear by at most 0.5 points: {short:.2f}")
 
 
-def with_useless_and_perfect_forecasts(pool: Pool, wanted: Wanted) -> None:
+def with_useless_and_perfect_forecasts(pool: Pool, requirements: Requirements) -> None:
     worst = max(cell["uniform metered"] - cell["index"] for cell in cells(alike(pool)).values())
-    wanted.check(worst <= 0.5, f"all questions alike: below metered uniform by at most 0.5 points: {worst:.2f}")
+    requirements.check(worst <= 0.5, f"all questions alike: below metered uniform by at most 0.5 points: {worst:.2f}")
     worst = max(abs(cell["oracle"] - cell["index"]) for cell in cells(known(pool)).values())
-    wanted.check(worst <= 0.5, f"lengths known: the oracle to half a point: {worst:.2f}")
+    requirements.check(worst <= 0.5, f"lengths known: the oracle to half a point: {worst:.2f}")
 
 
 def alike(pool: Pool) -> Pool:
-    """With one calibrated forecast for all."""
+    """The pool with one calibrated forecast for all questions."""
     one = Forecast(pool.median, 0.5, 0.5).take(np.zeros(len(pool), dtype=np.intp))
     return replace(pool, forecast=Calibration.fit(one, pool.under_cap).apply(one), forecast_from="one for all")
 
 
 def known(pool: Pool) -> Pool:
-    """With the true lengths as forecasts; all chances of a correct answer are equal."""
+    """The pool with the true lengths as forecasts; all chances of a correct answer are equal."""
     ends = np.where(pool.truncated, 8 * pool.cap, pool.length).astype(float)
     return replace(pool, forecast=Forecast(ends, 0.02, 0.5), forecast_from="the truth")
 
 
-def each_model(path: Path, wanted: Wanted) -> None:
+def each_model(path: Path, requirements: Requirements) -> None:
     level, worst, count = 0, 0.0, 0
     for model in recorded(read_traces(path)):
         found = cells(make_pool(model), (0.1, *SCARCE))
@@ -116,11 +116,11 @@ def each_model(path: Path, wanted: Wanted) -> None:
         held = sum(each <= 1e-9 for each in short)
         level, worst, count = level + held, max(worst, *short), count + len(short)
         print(f"{model.model}: {held} of {len(short)} cells, at worst {max(short):+.2f} points behind", flush=True)
-    wanted.check(level >= 0.9 * count, f"at least metered clear and uniform in 90% of cells: {level} of {count}")
-    wanted.check(worst <= 2, f"nowhere more than two points below either: {worst:.2f}")
+    requirements.check(level >= 0.9 * count, f"at least metered clear and uniform in 90% of cells: {level} of {count}")
+    requirements.check(worst <= 2, f"nowhere more than two points below either: {worst:.2f}")
 
 
-def cost(wanted: Wanted, n: int = 100_000) -> None:
+def cost(requirements: Requirements, n: int = 100_000) -> None:
     rng = np.random.default_rng(0)
     forecast = Forecast(rng.lognormal(6, 0.8, n), rng.uniform(0.3, 0.9, n), rng.uniform(0.05, 0.95, n), tail=3.0)
     numbers = rng.random(10_000_000)
@@ -132,7 +132,7 @@ def cost(wanted: Wanted, n: int = 100_000) -> None:
 
     sorting = min(seconds(lambda: np.sort(numbers)) for _ in range(3))
     ratio = min(seconds(lambda: schedule(forecast, 4096)) for _ in range(3)) / sorting
-    wanted.check(ratio <= 100, f"schedule of {n:,} queries at most 100 sorts of 10,000,000 floats: {ratio:.1f}")
+    requirements.check(ratio <= 100, f"schedule of {n:,} queries at most 100 sorts of 10,000,000 floats: {ratio:.1f}")
 
 
 def main() -> int:
@@ -142,20 +142,25 @@ def main() -> int:
     parser.add_argument("--cap", type=int)
     parser.add_argument("--each", type=Path)
     options = parser.parse_args()
-    wanted = Wanted()
-    cost(wanted)
+    requirements = Requirements()
+    cost(requirements)
     if options.traces:
         models = recorded(read_traces(options.traces), options.cap)
         if options.train:
             train = [trace for path in options.train for trace in read_traces(path)]
             elsewhere, _ = trained_without(train, models)
-            on(make_pool(models[0], elsewhere, calibrate=100, about="trained elsewhere"), wanted, mean=0.6, least=0.35)
+            on(
+                make_pool(models[0], elsewhere, calibrate=100, about="trained elsewhere"),
+                requirements,
+                mean=0.6,
+                least=0.35,
+            )
         pool = make_pool(models[0])
-        on(pool, wanted, mean=0.8, least=0.6)
-        with_useless_and_perfect_forecasts(pool, wanted)
+        on(pool, requirements, mean=0.8, least=0.6)
+        with_useless_and_perfect_forecasts(pool, requirements)
     if options.each:
-        each_model(options.each, wanted)
-    return 1 if wanted.missed else 0
+        each_model(options.each, requirements)
+    return 1 if requirements.missed else 0
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What planning a file costs: memory, and CPU time beside parsing and rewriting the same file with orjson.
+"""What planning a file costs: memory, and CPU time compared with parsing and rewriting the file with orjson.
 
 python benchmarks/plan.py [LINES]      default 1,000,000, a few minutes
 

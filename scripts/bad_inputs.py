@@ -75,14 +75,14 @@ CASES = [
     ("an unknown policy", "plan q.csv --budget 1k --policy magic"),
     ("no model named", "run q.csv --budget 1k"),
     ("the input as the model", "run --budget 1k --local q.csv"),
-    ("an address that is none", "run q.csv --budget 1k --base-url localhost:8000"),
+    ("an invalid address", "run q.csv --budget 1k --base-url localhost:8000"),
     ("correct answers of other questions", "run q.csv --budget 1k --gold gold.jsonl --base-url http://127.0.0.1:9/v1"),
     ("an unknown benchmark", "collect gsm9k --out t.jsonl --base-url http://127.0.0.1:9/v1"),
 ]
 
 
 def printed(arguments: str, folder: str) -> tuple[int, str]:
-    """The exit code, and all that is said on standard error."""
+    """The exit code, and all that is printed to standard error."""
     path = os.pathsep.join([str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "PYTHONPATH": path, "COLUMNS": "100", "OPENAI_API_KEY": "none"}
     done = subprocess.run(
@@ -99,9 +99,9 @@ def table() -> str:
             Path(folder, name).write_bytes(content if isinstance(content, bytes) else content.encode())
         before = sorted(os.listdir(folder))
         for what, arguments in CASES:
-            code, said = printed(arguments, folder)
-            said = "<br>".join(f"`{line}`" for line in said.replace("|", "\\|").splitlines())
-            rows.append(f"| {what} | `{arguments}` | {code} | {said} |")
+            code, text = printed(arguments, folder)
+            lines = "<br>".join(f"`{line}`" for line in text.replace("|", "\\|").splitlines())
+            rows.append(f"| {what} | `{arguments}` | {code} | {lines} |")
             if left := [name for name in os.listdir(folder) if name not in before]:
                 raise SystemExit(f"{arguments} left {json.dumps(left)} behind")
     return "\n".join(rows) + "\n"

@@ -1,4 +1,4 @@
-"""What the README shows of a recorded `shadowprice reproduce`: the rows behind its figure and its figures.
+"""What the README shows of a recorded `shadowprice reproduce`: the rows behind its figure and its numbers.
 
 The record is a part of the results of the command that it names, kept in docs/frontier.json: what was
 compared, the findings, and what they were made from. The figure is drawn from it by the lab's own code.
@@ -36,14 +36,14 @@ COMPARED = (
     ("uniform", "metered"),
     ("clear", "metered"),
 )
-# Points, or tokens: another processor rounds otherwise, and a query in a thousand may fall to the other side.
+# Points, or tokens: other processors round differently, which may change the outcome of a query in a thousand.
 _CLOSE = 0.5
 
 Record = dict[str, Any]
 
 
 def record_of(folder: Path) -> Record:
-    """What is recorded of results."""
+    """The part of results that is recorded."""
     results = Results.read(folder)
     if results.meta["command"] != COMMAND:
         raise SystemExit(f"{folder} was made by `{results.meta['command']}`: run `{COMMAND}`")
@@ -66,7 +66,7 @@ def draw(record: Record, path: Path) -> None:
 
 
 def drift(record: Record, figure: Path) -> list[str]:
-    """What has changed since: the package, its data, the figure, or what comes out, of which a part is done again."""
+    """What has changed since: the package, its data, the figure, or results, a part of which is computed again."""
     meta, found = record["meta"], []
     if meta["shadowprice"] != shadowprice.__version__:
         found.append(f"it was recorded by version {meta['shadowprice']}")

@@ -301,7 +301,7 @@ def test_killed_while_its_folder_is_made_a_run_can_be_started_or_resumed(
     assert run.answers() == undisturbed
 
 
-def test_killed_and_without_its_log_a_run_goes_on_only_if_the_loss_is_accepted(starter, server, undisturbed, tmp_path):
+def test_killed_without_its_log_a_run_continues_only_if_the_loss_is_accepted(starter, server, undisturbed, tmp_path):
     budget = CAP * (2 * len(REQUESTS) + 2 * CONCURRENCY)
     run = Run(tmp_path / "run", starter, server, budget, "uniform")
     asked = len(server.requests)

@@ -149,7 +149,7 @@ class TestADamagedLedger:
         RunFolder.open(folder, 100, {}, resume=True).ledger.close()
 
     def test_is_not_shown_as_if_it_were_whole(self, folder):
-        with pytest.raises(InputError, match=r"ends at entry 1, but 4 had .* \(--resume --accept-loss goes on"):
+        with pytest.raises(InputError, match=r"ends at entry 1, but 4 had .* \(--resume --accept-loss continues"):
             read_account(folder)
 
     def test_that_is_new_has_no_loss_to_accept(self, tmp_path):

@@ -9,21 +9,21 @@ _INTERRUPTED = 130
 
 
 def main() -> int:
-    """Ctrl-C ends it without a traceback also while it is being imported, and after its work is done."""
+    """Runs the command. Ctrl-C ends it without a traceback, also during imports and after its work is done."""
     _exit_on_ctrl_c(_INTERRUPTED, b"shadowprice: interrupted; nothing was written\n")
     from shadowprice.cli import main as command
 
     _handle_ctrl_c(signal.default_int_handler)
     try:
         code = command()
-    except KeyboardInterrupt:  # before or after the part of it that says more
+    except KeyboardInterrupt:  # outside of the part that handles it with a message
         code = _INTERRUPTED
     _exit_on_ctrl_c(code)
     return code
 
 
 def _exit_on_ctrl_c(code: int, message: bytes = b"") -> None:
-    """At once: an exception would show up in whatever happens to be imported or torn down."""
+    """Exits at once: an exception would be shown as a traceback of an import or of the shutdown."""
 
     def leave(*_: object) -> None:
         os.write(2, message)
@@ -33,7 +33,7 @@ def _exit_on_ctrl_c(code: int, message: bytes = b"") -> None:
 
 
 def _handle_ctrl_c(handler: object) -> None:
-    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # in the background, as shells have it
+    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # shells set this for background jobs
     if threading.current_thread() is threading.main_thread() and not ignored:
         signal.signal(signal.SIGINT, handler)  # type: ignore[arg-type]
 

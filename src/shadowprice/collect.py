@@ -33,7 +33,7 @@ def requests_for(
     requests: list[Request] = []
     for question in questions:
         asked = prompted(question.request_body(), template, system)
-        for name in ("n", "best_of", "stream", *LIMIT_FIELDS):  # of a batch file: ours count here
+        for name in ("n", "best_of", "stream", *LIMIT_FIELDS):  # settings of a batch file that ours replace
             asked.pop(name, None)
         for sample in range(samples):
             body: Mapping[str, Any] = {**asked, "temperature": temperature, "seed": sample}
@@ -141,7 +141,7 @@ def _extra(question: Question, result: Result, template: str, unsafe_code: bool)
 
 
 def _is_correct(question: Question, answer: str, unsafe_code: bool, *, truncated: bool = False) -> bool | None:
-    """None: there is nothing to compare with."""
+    """None if the correct answer is unknown."""
     if not question.gold:
         return None
     options = {**question.options, "unsafe": unsafe_code} if question.grader == "code" else question.options

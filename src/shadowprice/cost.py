@@ -135,7 +135,7 @@ def show(units: int, rates: Rates = TOKENS) -> str:
     """An amount as text: `1,234 tokens` or `$0.0123`."""
     if not rates.money:
         return f"{units:,} token{'' if units == 1 else 's'}"
-    digits = 6 if units >= 10**4 else 9  # two digits that say something, also of very little
+    digits = 6 if units >= 10**4 else 9  # small amounts still show two significant digits
     return f"${units / _NANO:,.{digits}f}".rstrip("0").rstrip(".")
 
 
@@ -145,7 +145,7 @@ def show_dollars(usage: Usage, prices: Rates) -> str:
 
 
 def show_beside(usage: Usage, rates: Rates, prices: Rates | None) -> str:
-    """What else there is to say of the units spent: `, $0.0123` or `; 1,234 tokens generated, 567 read`."""
+    """More about the units spent: `, $0.0123` or `; 1,234 tokens generated, 567 read`."""
     dollars = f", {show_dollars(usage, prices)}" if prices and not rates.money else ""
     read = usage.input + usage.cached
     return dollars + (f"; {show(usage.output)} generated, {read:,} read" if rates.priced else "")

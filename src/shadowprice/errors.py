@@ -75,11 +75,11 @@ class BackendError(ShadowpriceError):
 
     tokens  what the failed attempt generated: 0 if nothing; None if that is unknown: then the whole limit is charged
     cause   a few words that failures of the same kind share: "503", "connection refused (127.0.0.1:8000)"
-    sent    whether a server received the request: that it generated nothing is then the server's word
+    sent    whether a server received the request; if so, only the server can know that it generated nothing
     """
 
     def __init__(self, message: str, *, tokens: int | None, cause: str = "", sent: bool = True) -> None:
-        # What a server says may hold what no file can: half a character. Or what none should: the key.
+        # A message from a server may contain half a character, which no file can hold, or the key.
         super().__init__(redact(message.encode(errors="replace").decode()))
         self.tokens, self.sent = tokens, sent
         self.cause = redact(cause.encode(errors="replace").decode()) or str(self)

@@ -23,7 +23,7 @@ from shadowprice.arrays import Array
 from shadowprice.cost import LARGEST, parse_budget
 from shadowprice.errors import InputError, MissingExtra
 from shadowprice.forecast import CHUNK, Predictor, default
-from shadowprice.forecast.shared import Bare
+from shadowprice.forecast.shared import SharedText
 from shadowprice.formats.batch import BatchLine, as_batch, parse_batch, read_batch, with_limit
 from shadowprice.formats.declined import declined
 from shadowprice.formats.files import Target, replacing
@@ -238,11 +238,11 @@ class _Demand:
     @classmethod
     def of(cls, lines: Iterator[BatchLine], forecaster: Predictor, max_tokens: int | None) -> _Demand:
         parts: list[Forecast] = []
-        batch = Bare()  # what requests share says nothing about any of them
+        shared = SharedText()
         caps, answers, older_limit = array("d"), array("d"), bytearray()
         most = np.inf if max_tokens is None else float(max_tokens)
         while chunk := list(islice(lines, CHUNK)):
-            parts.append(forecaster.predict(batch.requests([line.request for line in chunk])))
+            parts.append(forecaster.predict(shared.strip_requests([line.request for line in chunk])))
             caps.extend(min(most, line.request.max_tokens or np.inf) for line in chunk)
             answers.extend(line.request.answers for line in chunk)
             older_limit.extend(line.older_limit for line in chunk)

@@ -1,4 +1,4 @@
-"""Secrets stay out of messages and files: keys and passwords are registered once, and removed wherever they turn up.
+"""Keeps secrets out of messages and files: keys and passwords are registered once, and removed wherever they occur.
 
 Backends register what they send; `BackendError` passes its message and its cause through `redact`, answers pass
 through `redacted_value` before they leave a backend. Processes that need no keys are started with `clean_environment`.
@@ -17,18 +17,18 @@ from urllib.parse import quote, quote_plus
 __all__ = ["clean_environment", "holds_secret", "redact", "redacted_value", "register_login", "register_secret"]
 
 _HIDDEN = "***"
-_SHORTEST = 6  # characters; a shorter word turns up in messages for other reasons
-_SHORTEST_IN_ANSWERS = 8  # an answer is changed less readily than a message
+_SHORTEST = 6  # characters; a shorter word may occur in messages for other reasons
+_SHORTEST_IN_ANSWERS = 8  # longer than in messages, since an answer should not be changed by mistake
 # What local servers are given instead of a key: ordinary words.
 _PLACEHOLDERS = {
     "anything", "dummy", "dummy-key", "empty", "local", "lm-studio", "no-key", "no-key-required", "none", "not-needed",
     "ollama", "placeholder", "sk-no-key-required", "your-api-key",
 }  # fmt: skip
-_secrets: dict[str, None] = {}  # in all the forms they may turn up in, the longest first
+_secrets: dict[str, None] = {}  # in all forms in which they may occur, the longest first
 
 
 def register_secret(value: str | None) -> None:
-    """From now on this is a secret: as it is, and as it looks in addresses, JSON and base64."""
+    """Makes this value a secret: as it is, and in the forms that it has in addresses, JSON and base64."""
     if not value or len(value) < _SHORTEST or value.lower() in _PLACEHOLDERS:
         return
     percent = quote(value, safe="", errors="replace")

@@ -53,14 +53,14 @@ class RunFolder:
         *,
         accept_loss: bool = False,
     ) -> RunFolder:
-        """Creates the folder or resumes its run. `resume`: None if the folder exists, True always, False never.
+        """Creates the folder, or resumes its run: always if `resume`, never if not, by default if the folder exists.
 
-        `accept_loss`: go on with what is valid of a damaged ledger (see `shadowprice.accounts.sqlite`).
+        `accept_loss`: continue with the valid part of a damaged ledger (see `shadowprice.accounts.sqlite`).
         """
         if os.path.lexists(path) if resume is None else resume:
             return cls.resume(path, budget, asked, accept_loss=accept_loss)
         if accept_loss:
-            raise InputError("is a new run, without a loss to accept", path=path, fix="add --resume")
+            raise InputError("--accept-loss is for resuming, and this is a new run", path=path, fix="add --resume")
         return cls.create(path, budget, asked)
 
     @classmethod
@@ -81,7 +81,7 @@ class RunFolder:
             new.mkdir()
             _write(new, manifest)
             Ledger.create(new / LEDGER, budget).close()
-            new.rename(folder)  # it appears as a whole, so a run killed at any moment can be resumed
+            new.rename(folder)  # it appears complete, so a run killed at any moment can be resumed
             sync_folder(folder)
         except BaseException as error:
             shutil.rmtree(new, ignore_errors=True)
@@ -119,11 +119,11 @@ class RunFolder:
     def finished(self) -> bool:
         """Whether nothing is left to do: the run was not stopped early, and no request failed."""
         summary = self.manifest.get("summary") or {}
-        open_ends = summary.get("stopped") or (summary.get("outcomes") or {}).get("failed")
-        return bool(self.manifest["done"]) and not open_ends
+        unfinished = summary.get("stopped") or (summary.get("outcomes") or {}).get("failed")
+        return bool(self.manifest["done"]) and not unfinished
 
     def rounds(self) -> list[Round]:
-        """The clearings of the run so far. One that the run was killed right after is left out: it is repeated."""
+        """The clearings of the run so far. If the run was killed right after one, it is left out, and repeated."""
         rounds = [Round(**each) for each in self.manifest["rounds"]]
         again = rounds and not self.finished and rounds[-1].budget == self.ledger.available
         return rounds[:-1] if again else rounds
@@ -152,7 +152,7 @@ def _write(folder: Path, manifest: dict[str, Any]) -> None:
         file.write(json.dumps(manifest, indent=2).encode() + b"\n")
 
 
-# --- what a ledger tells a run that is resumed ---------------------------------------------------
+# --- what a resumed run reads from its ledger ---------------------------------------------------
 
 
 def place_of(name: str, place: Mapping[str, int]) -> int:

@@ -53,8 +53,8 @@ class Summary:
     beyond_grants: int  # units generated above grants, whether the budget covers them or not
     usage: Usage
     rounds: list[Round]
-    causes: dict[str, int]  # of failures, the most frequent first, and how many requests failed by each
-    flags: dict[str, int]  # what was wrong with the server, and how often
+    causes: dict[str, int]  # of failures, the most frequent first: how many requests each has
+    flags: dict[str, int]  # violations by the server, and how often each occurred
     stopped: str  # why the run stopped early; empty if it did not
     lost: int = 0  # units charged for what was under way when the run crashed or was cancelled
     sandbox: str = ""  # the level that programs in answers were run at; empty if none were
@@ -80,7 +80,7 @@ class Run:
     unsafe_code run programs to grade them even where there is no sandbox; otherwise InputError is raised
     teacher     policy tale: the model that estimates; None: the backend, paid from the budget
     resume      None: resume if the folder exists; True: it must exist; False: it must not
-    accept_loss  go on with what is valid of a damaged ledger, and charge what may have been used
+    accept_loss  continue with the valid part of a damaged ledger, and charge what may have been used
     rates       what tokens cost in the budget; `cost.ALL_TOKENS`: prompts count, too
     prices      in dollars, for the summary and the report of a run whose budget is in tokens
     settings    fields of `engine.Settings`: policy, accounting, max_tokens, reclaim, samples, concurrency, ...
@@ -144,7 +144,7 @@ class Run:
 
     @property
     def policy(self) -> str:
-        """The policy; of `auto`, what it has become."""
+        """The policy; for `auto`, the one that it has chosen."""
         if self._scheduler is None and self.folder:
             return str(self.folder.manifest.get("served") or self.settings.policy)
         return getattr(self._scheduler, "policy", self.settings.policy)
@@ -270,7 +270,7 @@ class Run:
         )
         summary = self.summary()
         if self.folder:
-            self.ledger.wait()  # a run that says it is done must not lose results to a power cut
+            self.ledger.wait()  # before the manifest says that it is done: a power cut must not lose results
             self.folder.save(done=True, summary=asdict(summary))
         return summary
 
@@ -360,7 +360,7 @@ class Run:
             async with gate:
                 try:
                     left = await room(request.body, self.settings.max_tokens)
-                except BackendError:  # said again when it is sent
+                except BackendError:  # raised again when it is sent
                     return request
             return request if left is None or left < 1 else replace(request, max_tokens=left)
 
@@ -409,7 +409,7 @@ class Run:
 
 
 def causes_of(results: Iterable[Result]) -> dict[str, int]:
-    """The causes of failures, the most frequent first, and how many requests failed by each."""
+    """The causes of failures, the most frequent first, and how many requests each has."""
     failures = (result.failure for result in results if result.outcome == "failed" and result.failure)
     return dict(Counter(failure.details.get("cause", failure.message) for failure in failures).most_common())
 

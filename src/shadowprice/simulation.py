@@ -60,7 +60,7 @@ def simulate(
         raise InputError("no traces", fix="give one or more")
     chosen = Settings(**{"concurrency": 1, **settings})
     if chosen.samples != 1 or chosen.rates.priced:
-        raise InputError("only one answer per question, and budgets of tokens, are simulated", fix="leave that out")
+        raise InputError("samples and rates cannot be simulated", fix="leave them out")
     several = len({trace.id for trace in answers}) < len(answers)  # the same id in several datasets
     names = [f"{trace.dataset}/{trace.id}" if several else trace.id for trace in answers]
     requests = [Request(name, trace.prompt) for name, trace in zip(names, answers, strict=True)]
@@ -69,7 +69,7 @@ def simulate(
     units = parse_budget(budget, len(requests))
 
     def answer(work: Work) -> Completion:
-        """An answer that was cut when it was recorded generates whatever it is granted, and never ends."""
+        """An answer that was truncated in the recording generates all that it is granted, and never ends."""
         trace, age = answers[work.place], work.so_far.tokens if work.so_far else 0
         left = max(1, trace.tokens) - age
         if trace.truncated or left > work.grant:

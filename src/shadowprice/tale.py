@@ -29,7 +29,7 @@ from shadowprice.types import Forecast, Request
 
 LIMIT = 16  # tokens of one estimate
 ASKS = 2  # estimates asked for of one request
-_MOST = 2**31  # tokens; as in a batch file, more is a mistake
+_MOST = 2**31  # tokens; as in a batch file, larger numbers count as mistakes
 
 # --- the teacher's number ----------------------------------------------------------------------
 
@@ -37,8 +37,8 @@ _ASK = (
     "How many tokens does a complete answer to this request need, reasoning included? "
     "Reply with one whole number; do not answer the request.\n\nRequest: {text}"
 )
-_ENDINGS = ("\n\nNumber of tokens:", "\n\nThe number of tokens, in digits only:")  # the first time, and the second
-# Small models tend to answer the request itself; examples show them what is wanted.
+_ENDINGS = ("\n\nNumber of tokens:", "\n\nThe number of tokens, in digits only:")  # of the first and second question
+# Small models tend to answer the request itself; examples show them the expected reply.
 _EXAMPLES = (("Name a primary colour.", "8"), ("Prove that the square root of two is irrational.", "420"))
 _NUMBER = re.compile(r"([1-9]\d{0,2}(?:[,_]\d{3}){1,3}|[1-9]\d{0,9})(?:\s*tokens?)?", re.ASCII | re.IGNORECASE)
 
@@ -84,7 +84,7 @@ class Estimates:
     retried: int  # of these, asked about a second time
     fell_back: int  # requests without an estimate, asked or not
     tokens: int  # that the teacher generated, or may have
-    flags: dict[str, int]  # what was wrong with its server, and how often
+    flags: dict[str, int]  # violations by its server, and how often each occurred
 
 
 async def ask(
@@ -126,7 +126,7 @@ async def ask(
 
 
 def _is_due(request: Request, turn: int, known: _Known) -> bool:
-    """Whether this question is still to be asked: all earlier ones were, and none gave a number."""
+    """Whether this question is due: all earlier ones were asked, and none was answered with a number."""
     before = [known.of.get(_name(request, earlier)) for earlier in range(turn)]
     return _name(request, turn) not in known.of and all(r is not None and r.number is None for r in before)
 

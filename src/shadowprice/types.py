@@ -37,8 +37,8 @@ class Forecast:
     spread         standard deviation of the log length, above 0
     solve          probability that the full answer is correct
     tail           degrees of freedom of the upper tail of the log length; None: log-normal
-    solved_tokens  median length of the answers that are correct: wrong ones run longer; None: `tokens`
-    solved_spread  spread of the answers that are correct; None: `spread`
+    solved_tokens  median length of correct answers: wrong ones are often longer; None: `tokens`
+    solved_spread  spread of correct answers; None: `spread`
     """
 
     tokens: Array
@@ -180,7 +180,7 @@ Outcome: TypeAlias = Literal["finished", "landed", "truncated", "declined", "fai
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a request has no answer: a code for programs, a sentence for people, details for both."""
+    """Why a request has no answer: a code for programs, a message for people, details for both."""
 
     code: str
     message: str

@@ -120,7 +120,7 @@ class TestNothing:
         ],
         ids=str,
     )
-    def test_a_success_that_is_no_completion(self, content, kind):
+    def test_a_status_200_without_a_completion(self, content, kind):
         outcome = meet(answers(200, content, kind))
         assert (*row(outcome), outcome.cause) == (Unavailable, 0, True, f"not a completion ({kind})")
 
@@ -207,7 +207,7 @@ class TestAnUnknownCost:
             hostile.silence_in_mid_stream,
         ],
     )
-    def test_a_success_that_fails(self, behaviour):
+    def test_a_status_200_that_fails(self, behaviour):
         assert row(meet(behaviour)) == (Unavailable, None, True)
 
 

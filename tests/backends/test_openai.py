@@ -231,7 +231,7 @@ class TestUsage:
         done = meet(says(3, usage))
         assert (done.tokens, done.flags) == (10, ("usage_wrong",))
 
-    def test_of_zero_is_right_for_an_empty_answer(self):
+    def test_of_zero_is_accepted_for_an_empty_answer(self):
         done = meet(says(0, {"completion_tokens": 0}))
         assert (done.text, done.tokens, done.flags) == ("", 0, ())
 

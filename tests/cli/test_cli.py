@@ -30,7 +30,7 @@ class TestErrorsThatReachTheTop:
             (ExceptionGroup("tasks", [ExceptionGroup("more", [InputError("no gold")])]), "no gold"),
         ],
     )
-    def test_are_said_in_one_line_where_they_can_be_expected(self, fails, capsys, error, said):
+    def test_expected_ones_are_reported_in_one_line(self, fails, capsys, error, said):
         assert fails(error) == 2
         shown = capsys.readouterr().err
         assert shown.startswith(f"shadowprice: {said}")

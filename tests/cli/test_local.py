@@ -79,7 +79,7 @@ def test_prompts_count_where_they_are_to(run, batch, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "message"),
     [
         (("--context", 9999), "was trained for a context of 8,192 tokens, not 9,999 (give --context 8192 or less)"),
         (("--threads", 0), "--threads 0 (give 1 or more)"),
@@ -88,9 +88,9 @@ def test_prompts_count_where_they_are_to(run, batch, tmp_path, capsys):
         (("--local", "no-such-model"), "no-such-model: no such model"),
     ],
 )
-def test_what_cannot_be_is_said_in_one_line(run, batch, tmp_path, capsys, more, said):
+def test_impossible_settings_are_reported_in_one_line(run, batch, tmp_path, capsys, more, message):
     assert run(batch([request_line("a")]), *more) == 2
     error = capsys.readouterr().err
-    assert said in error
+    assert message in error
     assert len(error.splitlines()) == 1
     assert not (tmp_path / "run").exists()

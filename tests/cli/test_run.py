@@ -114,7 +114,7 @@ class TestTheCommand:
             (["--concurrency", "0"], "--concurrency 0"),
             (["--context", "4096"], "--context with --base-url (only a model of --local has it"),
             (["--gpu-layers", "4"], "--gpu-layers with --base-url"),
-            (["--samples", "0"], "start at 1"),
+            (["--samples", "0"], "must be at least 1"),
             (["--policy", "index", "--accounting", "reserved"], "use metered"),
             (["--accounting", "metered", "--samples", "3"], "several samples in metered accounting"),
             (["--accounting", "metered", "--no-reclaim"], "no reclaim in metered accounting"),

@@ -133,7 +133,7 @@ class TestScreen:
         screen.close()
         assert self.shown(stream) == [""]
 
-    def test_what_is_said_stays_above_it(self, stream):
+    def test_other_output_stays_above_it(self, stream):
         screen = Screen(lambda width: ["bar", "words"], stream, every=60)
         screen.redraw()
         screen.say(f"hello {ESCAPE}")

@@ -193,7 +193,7 @@ class TestEncoder:
         write_traces(tmp_path / "t.jsonl", shipped_traces("eval", "smollm2")[:60])
         assert train(
             tmp_path / "t.jsonl", "--out", tmp_path / "f", "--kind", "encoder", "--base", base, "--epochs", 2,
-            "--batch-size", 16, "--max-length", 24, "--learning-rate", 0.001, "--heads", "success,spread",
+            "--batch-size", 16, "--max-length", 24, "--learning-rate", 0.001, "--heads", "correct,spread",
             "--checkpoints", tmp_path / "states", "--seed", 7,
         ) == 0  # fmt: skip
         printed = capsys.readouterr()
@@ -203,7 +203,7 @@ class TestEncoder:
         settings = json.loads((tmp_path / "f" / "forecaster.json").read_text())["about"]["settings"]
         expected = {"epochs": 2, "batch": 16, "max_length": 24, "learning_rate": 0.001, "seed": 7}
         assert {name: settings[name] for name in expected} == expected
-        assert settings["heads"] == ["spread", "success"]
+        assert settings["heads"] == ["spread", "correct"]
         assert main(["forecast", str(asked), "--forecaster", str(tmp_path / "f"), "--out", str(tmp_path / "o")]) == 0
         assert len(read_jsonl(tmp_path / "o")) == 100
 
@@ -328,8 +328,8 @@ def test_a_damaged_gzip_file(tmp_path, capsys, damage):
         (["--report", "f/report"], "f/report: is inside the forecaster (put the report beside it)"),
         (["--report", "f"], "f: is inside the forecaster"),
         (["--report", "a-file"], "a-file: is not a folder"),
-        (["--out", "a-file"], "a-file: holds something else than a forecaster (name a new folder)"),
-        (["--out", "."], ".: holds something else than a forecaster"),
+        (["--out", "a-file"], "a-file: holds something other than a forecaster (name a new folder)"),
+        (["--out", "."], ".: holds something other than a forecaster"),
         (["--epochs", "0"], "--epochs: the kind text has no such option (use --kind encoder)"),
         (["--from", "nowhere"], "nowhere: holds no forecaster.json (name a folder made by `train`)"),
     ],

@@ -123,8 +123,8 @@ def test_a_limit(mirror):
     ("row", "message"),
     [
         ({"id": 0, "question": "How far?", "url": "u"}, r"row 0 has no column 'answer', only id, question, url"),
-        ({"question": "", "answer": 1.0}, r"row 0 has no text in 'question', but ''"),
-        ({"question": "How far?", "answer": None}, r"row 0 has no text in 'answer', but None"),
+        ({"question": "", "answer": 1.0}, r"row 0 has '' in 'question', not a text"),
+        ({"question": "How far?", "answer": None}, r"row 0 has None in 'answer', not a text"),
     ],
 )
 def test_an_invalid_row_is_named(tmp_path, row, message):
@@ -138,7 +138,12 @@ def test_an_invalid_row_is_named(tmp_path, row, message):
     [
         ("gsm8k-test", "openai/gsm8k", {"question": "q", "answer": "12"}, "no final answer after ####"),
         ("aime24", "math-ai/aime24", {"problem": "p", "solution": "Try it."}, "no box in its solution"),
-        ("mbpp+", "evalplus/mbppplus", {**MBPP_PLUS[0], "test_list": "assert 1"}, "no list of texts in 'test_list'"),
+        (
+            "mbpp+",
+            "evalplus/mbppplus",
+            {**MBPP_PLUS[0], "test_list": "assert 1"},
+            "'assert 1' in 'test_list', not a list of texts",
+        ),
     ],
 )
 def test_a_row_without_its_answer_is_named(tmp_path, name, path, row, message):

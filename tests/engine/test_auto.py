@@ -72,7 +72,7 @@ def test_settings_follow_from_each_other():
     assert Settings(accounting="metered").policy == "index"
     assert Settings(accounting="reserved").policy == "expected"
     assert (Settings(samples=3).policy, Settings(reclaim=False).policy) == ("expected", "expected")
-    with pytest.raises(InputError, match="auto takes no other choices"):
+    with pytest.raises(InputError, match="auto cannot be combined"):
         make_scheduler(Settings("auto", samples=2))
 
 

@@ -172,7 +172,7 @@ def test_where_answers_cannot_be_continued_such_a_request_gets_all_it_may_have()
 
 
 def test_answers_under_way_keep_their_place_when_forecasts_change():
-    """As many as are under way at once when others come, or when something is learnt."""
+    """As many as are under way at once when others come, or when something is learned."""
     forecast = Forecast([30.0, 200.0], 1.0, [0.9, 0.5])
     made = scheduler(forecast, concurrency=2, chunk=1)
     first = made.next(10**6)
@@ -196,7 +196,7 @@ def test_a_wrong_forecast_is_corrected(factor, sure):
     assert solved(wrong, budget, lengths, correct) >= 0.97 * right
 
 
-def test_what_is_learnt_is_level_and_spread_and_the_tail_only_where_there_is_none():
+def test_what_is_learned_is_level_and_spread_and_the_tail_only_where_there_is_none():
     forecast, lengths, _ = batch(400, factor=3.0, spread=0.5)
     sure = Forecast(forecast.tokens, 0.1, forecast.solve, tail=4.0)
     age, ended = np.where(lengths < 400, lengths, 400), lengths < 400
@@ -243,7 +243,7 @@ def first_grants(made, n=5):
     return [made.next(10**6).grant for _ in range(n)]
 
 
-def test_what_was_learnt_holds_for_requests_that_come_later():
+def test_what_was_learned_holds_for_requests_that_come_later():
     forecast, lengths, _ = batch(100, factor=0.1)
     made = scheduler(forecast, concurrency=8)
     simulate(made, answers(lengths), int(lengths.sum()))
@@ -266,7 +266,7 @@ def test_an_answer_that_was_not_counted_teaches_nothing(monkeypatch, source):
     assert len(lessons) == (2 if source == "server" else 0)
 
 
-def test_answers_of_no_tokens_are_learnt_from_without_harm():
+def test_answers_of_no_tokens_are_learned_from_without_harm():
     made = scheduler(Forecast([20.0] * 80))
     outcome = simulate(made, lambda work: part(0, "stop"), 10**6)
     assert [result.outcome for result in outcome.results] == ["finished"] * 80

@@ -319,11 +319,11 @@ class TestMoney:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (Settings("index", "reserved"), "policy index in reserved accounting"),
+        (Settings("index", "reserved"), "policy index needs metered accounting"),
         (Settings("index", "metered", options={"beta": 1}), "takes no options"),
         (Settings("clear", "metered", reclaim=False), "no reclaim in metered accounting"),
         (Settings("clear", "metered", samples=2), "several samples in metered accounting"),
-        (Settings(samples=0), "start at 1"),
+        (Settings(samples=0), "must be at least 1"),
     ],
 )
 def test_settings_that_do_not_go_together_are_refused(settings, message):

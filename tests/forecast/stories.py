@@ -1,4 +1,4 @@
-"""Made-up traces, so that it is known what can be learnt from them."""
+"""Made-up traces, so that it is known what can be learned from them."""
 
 import numpy as np
 

@@ -24,7 +24,7 @@ def make(request, tmp_path_factory):
     base = small_deberta(tmp_path_factory.mktemp("base"), [trace.prompt for trace in stories(400)])
     torch.set_num_threads(1)  # two that wait for each other on a busy machine take ten times as long
     settings = {"max_length": 32, "epochs": 9, "learning_rate": 1e-3}
-    return lambda heads=("spread", "success"): KINDS["encoder"]()(base, heads=heads, **settings)
+    return lambda heads=("spread", "correct"): KINDS["encoder"]()(base, heads=heads, **settings)
 
 
 @pytest.fixture(scope="module")
@@ -203,7 +203,7 @@ class TestAFolder:
         load(folder)
         (tmp_path / "thesis").mkdir()
         (tmp_path / "thesis" / "chapter").write_text("one")
-        with pytest.raises(InputError, match="something else"):
+        with pytest.raises(InputError, match="something other"):
             trained.save(tmp_path / "thesis")
         assert (tmp_path / "thesis" / "chapter").read_text() == "one"
         assert sorted(path.name for path in tmp_path.iterdir()) == ["saved", "thesis"]

@@ -43,7 +43,7 @@ def test_only_a_forecaster_or_an_empty_folder_is_replaced(tmp_path):
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter").write_text("")
     for other in ("file", "thesis"):
-        with pytest.raises(InputError, match="something else"):
+        with pytest.raises(InputError, match="something other"):
             refuse_others(tmp_path / other)
 
 

@@ -10,7 +10,7 @@ import pytest
 from shadowprice.cli import main
 from shadowprice.datasets.tasks import tasks
 from shadowprice.forecast import default, predict_all
-from shadowprice.forecast.shared import Bare, bare
+from shadowprice.forecast.shared import SharedText, without_shared_text
 from shadowprice.planning import plan
 from shadowprice.types import Request
 
@@ -89,30 +89,30 @@ class TestWhatIsRemoved:
 
     def test_questions_that_only_sound_alike_stay_whole(self):
         texts = [f"What is the sum of {i} and {i + 5} in base ten?" for i in range(20)]
-        assert bare(texts) == texts
+        assert without_shared_text(texts) == texts
 
     def test_a_repeated_question_stays_whole(self):
         texts = ["Ada has two pens. She buys one. How many now?"] * 20
-        assert bare(texts) == texts
+        assert without_shared_text(texts) == texts
 
     def test_a_few_requests_stay_whole(self):
         texts = [f"Answer in one word. Who is {name}?" for name in self.NAMES[:7]]
-        assert bare(texts) == texts
+        assert without_shared_text(texts) == texts
 
     def test_one_of_twenty_may_lack_it(self):
         texts = [f"Answer in one word. Who is {i}?" for i in range(19)] + ["Why?"]
-        assert bare(texts) == [f"Who is {i}?" for i in range(19)] + ["Why?"]
+        assert without_shared_text(texts) == [f"Who is {i}?" for i in range(19)] + ["Why?"]
         texts[0] = "How?"
-        assert bare(texts) == texts
+        assert without_shared_text(texts) == texts
 
     def test_nothing_is_removed_if_nothing_would_remain(self):
         texts = [f"Be brief. Name {name}" for name in self.NAMES] + ["Be brief. "]
-        assert bare(texts) == [f"Name {name}" for name in self.NAMES] + ["Be brief. "]
+        assert without_shared_text(texts) == [f"Name {name}" for name in self.NAMES] + ["Be brief. "]
 
     def test_our_own_instruction_is_removed_from_a_single_request(self):
-        assert bare([WORDINGS["suffix"]("What is 2+2?")]) == ["What is 2+2?"]
+        assert without_shared_text([WORDINGS["suffix"]("What is 2+2?")]) == ["What is 2+2?"]
 
     def test_the_last_few_of_a_long_batch_are_treated_as_the_others(self):
-        batch = Bare()
-        batch.texts([f"Answer in one word. Who is {name}?" for name in self.NAMES])
-        assert batch.texts(["Answer in one word. Who is Zoe?"]) == ["Who is Zoe?"]
+        shared = SharedText()
+        shared.strip([f"Answer in one word. Who is {name}?" for name in self.NAMES])
+        assert shared.strip(["Answer in one word. Who is Zoe?"]) == ["Who is Zoe?"]

@@ -22,7 +22,7 @@ def variants(draw, text):
 
 @st.composite
 def traces_with_variants(draw):
-    """Traces, and for each the number of the question it asks, known beforehand."""
+    """Traces, and the number of the question that each asks, known by construction."""
     questions = draw(
         st.lists(st.text(st.sampled_from("abcdeXYZ12?é "), min_size=1, max_size=20), min_size=1, max_size=12, unique_by=
                  lambda text: "".join(text.lower().split()))

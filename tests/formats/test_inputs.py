@@ -107,7 +107,7 @@ class TestIds:
 
 
 class TestWhatIsUnderstood:
-    def test_it_is_said_in_one_line(self, file):
+    def test_it_is_reported_in_one_line(self, file):
         path = file("a.csv", "id,Question,answer,grader\na,Why?,7,\nb,How?,x,exact\nc,Who?,,\n")
         found = read_input(path, label="a.csv")
         assert found.understood == (
@@ -176,7 +176,7 @@ BAD = {
     "a spreadsheet": ("a.csv", b"PK\x03\x04\x14\x00", r": is a spreadsheet or a zip file \(save it as CSV"),
     "no text": ("a.txt", b"\x7fELF\x02\x00\x01", ": is binary, not text"),
     "damaged gzip": ("a.txt", gzip.compress(b"Why?\n" * 999)[:-9], ": damaged gzip"),
-    "another kind of file": ("a.py", "print(1)\n", r": questions in a \.py file\? \(name it "),
+    "another kind of file": ("a.py", "print(1)\n", r": cannot be read: unknown extension \.py \(name it "),
 }
 
 

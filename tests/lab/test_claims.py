@@ -7,7 +7,7 @@ from shadowprice.lab.config import Lab
 
 
 def held(rows, pool) -> dict[str, str]:
-    lab = Lab([pool], [pool], found=list(rows))
+    lab = Lab([pool], [pool], rows=list(rows))
     return {row["claim"]: row["held"] for row in claims(lab)}
 
 

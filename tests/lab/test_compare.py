@@ -5,11 +5,11 @@ import pytest
 
 from shadowprice.lab.compare import Drawn, compare, compare_drawn
 from shadowprice.lab.pools import Pool
-from shadowprice.lab.simulations import PRACTICAL, WAYS, Attempts, Queries, Way
+from shadowprice.lab.simulations import ACCOUNTINGS, PRACTICAL, Attempts, Queries, Setup
 from shadowprice.lab.streams import STREAMS
 from shadowprice.types import Forecast, Trace
 
-EVERYTHING = {policy: list(accountings) for policy, accountings in WAYS.items()}
+EVERYTHING = {policy: list(accountings) for policy, accountings in ACCOUNTINGS.items()}
 FEW = {"uniform": ["reserved", "metered"], "clear": ["reserved", "reclaimed", "metered"], "oracle": ["reserved"]}
 
 
@@ -22,7 +22,7 @@ class TestRows:
     def test_one_for_every_cell_of_the_main_table(self, pool):
         rows = rows_of(pool, EVERYTHING, streams=tuple(STREAMS), budgets=(9, 18, 36, 73, 146), seeds=1)
         cells = {(row["stream"], row["budget"], row["policy"], row["accounting"]) for row in rows}
-        assert len(cells) == len(rows) == len(STREAMS) * 5 * sum(map(len, WAYS.values()))
+        assert len(cells) == len(rows) == len(STREAMS) * 5 * sum(map(len, ACCOUNTINGS.values()))
         for row in rows:
             charged = row["tokens_granted"] if row["accounting"] == "reserved" else row["tokens_spent"]
             assert charged <= row["budget"] + 1e-9
@@ -53,7 +53,7 @@ class TestRows:
     def test_every_practical_row_has_the_command_of_its_way(self, pool):
         for row in rows_of(pool, EVERYTHING, seeds=1):
             queries = Queries.of(pool, np.arange(1))
-            assert row["command"] == Way(row["policy"], row["accounting"]).command(queries, row["budget"])
+            assert row["command"] == Setup(row["policy"], row["accounting"]).command(queries, row["budget"])
             assert bool(row["command"]) == (row["policy"] in PRACTICAL)
             assert row["reclaim"] == (row["accounting"] == "reclaimed")
 

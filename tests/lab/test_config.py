@@ -3,7 +3,7 @@
 import pytest
 
 from shadowprice.errors import InputError
-from shadowprice.lab.config import budgets_of, known
+from shadowprice.lab.config import budgets_of, selected
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_are_the_papers_where_its_smallest_is_scarce():
 
 
 def test_names_come_in_the_order_of_the_list():
-    assert known("stream", ["b", "a"], ["a", "b", "c"]) == ["a", "b"]
-    assert known("stream", [], ["a", "b"]) == ["a", "b"]
+    assert selected("stream", ["b", "a"], ["a", "b", "c"]) == ["a", "b"]
+    assert selected("stream", [], ["a", "b"]) == ["a", "b"]
     with pytest.raises(InputError, match="unknown stream 'x'"):
-        known("stream", ["a", "x"], ["a"])
+        selected("stream", ["a", "x"], ["a"])

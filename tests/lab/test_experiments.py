@@ -58,7 +58,7 @@ def test_progress_is_reported_and_what_is_not_possible_is_left_out(monkeypatch, 
     experiments = {
         "one": Experiment("One", "", lambda lab: [{"table": "one"}]),
         "none": Experiment("None", "", impossible),
-        "two": Experiment("Two", "", lambda lab: [{"table": "two", "rows": len(lab.found)}]),
+        "two": Experiment("Two", "", lambda lab: [{"table": "two", "rows": len(lab.rows)}]),
     }
     monkeypatch.setattr("shadowprice.lab.experiments.EXPERIMENTS", experiments)
     seen = []

@@ -9,7 +9,7 @@ from shadowprice.datasets.shipped import shipped_traces
 from shadowprice.lab.config import Lab, NotPossible
 from shadowprice.lab.figure_data import index, predictor, query_table, rollouts, second_predictor
 from shadowprice.lab.pools import recorded
-from shadowprice.lab.simulations import Queries, Way, run_way
+from shadowprice.lab.simulations import Queries, Setup, outcome_of
 from shadowprice.lab.streams import draw
 from shadowprice.market import allocate
 from shadowprice.market.gittins import schedule
@@ -38,7 +38,7 @@ def test_rollouts_count_all_answers_of_a_question():
     answers = [Trace("q", "Why?", 20 + 3 * i, i % 3 > 0, sample=i, model="m") for i in range(12)]
     rows = rollouts(Lab([], recorded(answers)))
     assert sum(row["total"] for row in rows) == 12
-    assert sum(row["right"] for row in rows) == 8
+    assert sum(row["correct"] for row in rows) == 8
     assert {row["id"] for row in rows} == {"q"}
 
 
@@ -127,7 +127,7 @@ class TestQueries:
         lab = Lab([pool], [pool], budgets=[round(0.5 * pool.median)])
         rows, cell = query_table(lab)
         queries = Queries.of(pool, draw(pool, cell["stream"], 500, cell["seed"]))
-        outcome = run_way(Way(cell["policy"], cell["accounting"]), queries, cell["budget"] * len(queries))
+        outcome = outcome_of(Setup(cell["policy"], cell["accounting"]), queries, cell["budget"] * len(queries))
         assert [row["outcome"] == "correct" for row in rows] == outcome.correct.tolist()
         assert [row["grant"] for row in rows] == outcome.granted.tolist()
 

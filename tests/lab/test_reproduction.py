@@ -45,7 +45,7 @@ def test_two_models_the_selected_one_first():
     results = reproduce(
         [*first, *second, *again, *ungraded],
         config=replace(SMALL, model="other", cap=120),
-        tell=lambda *step: seen.append(step),
+        progress=lambda *step: seen.append(step),
         about={"command": "mine"},
     )
     assert (results.meta["model"], results.meta["second_model"]) == ("other", first[0].model)
@@ -61,7 +61,7 @@ def test_two_models_the_selected_one_first():
 @pytest.mark.parametrize(
     ("config", "problem"),
     [
-        (Config(cap=0), "--cap 0 is not a limit"),
+        (Config(cap=0), "--cap 0 is not a valid limit"),
         (Config(calibrate=-1), "--calibrate -1 is not a number of questions"),
         (Config(model="other"), "unknown model 'other'"),
         (Config(budgets=["0"]), "a budget of 0"),

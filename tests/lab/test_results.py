@@ -31,6 +31,11 @@ def test_what_is_written_is_read(tmp_path):
     assert back.queries == [{"id": "a", "grant": 3}]
 
 
+def test_a_column_of_version_0_1_is_read_under_its_new_name(tmp_path):
+    Results([{"table": "waterfall", "right": 7}]).write(tmp_path)
+    assert Results.read(tmp_path).rows == [{"table": "waterfall", "correct": 7}]
+
+
 def test_json_has_no_nan(tmp_path):
     RESULTS.write(tmp_path)
 

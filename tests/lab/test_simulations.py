@@ -15,13 +15,13 @@ from shadowprice.forecast.conditional import remaining
 from shadowprice.forecast.intervals import quantile
 from shadowprice.formats.traces import read_traces
 from shadowprice.lab.pools import make_pool, recorded
-from shadowprice.lab.simulations import PRACTICAL, WAYS, Attempts, Queries, Way, run_way
+from shadowprice.lab.simulations import ACCOUNTINGS, PRACTICAL, Attempts, Queries, Setup, outcome_of
 from shadowprice.lab.streams import STREAMS, draw
 from shadowprice.types import Forecast
 
 from ..conftest import shared_traces
 
-ALL_WAYS = [Way(policy, accounting) for policy, accountings in WAYS.items() for accounting in accountings]
+SETUPS = [Setup(policy, accounting) for policy, accountings in ACCOUNTINGS.items() for accounting in accountings]
 
 
 def queries_of(lengths, correct=None, forecast=None, cap=1000, truncated=None):
@@ -49,7 +49,7 @@ def any_queries(draw):
 
 
 def check_ways(queries: Queries, budget: int) -> None:
-    found = {(way.policy, way.accounting): run_way(way, queries, budget) for way in ALL_WAYS}
+    found = {(setup.policy, setup.accounting): outcome_of(setup, queries, budget) for setup in SETUPS}
     for (policy, accounting), outcome in found.items():
         where = f"{policy}, {accounting}"
         assert outcome.spent.sum() <= budget, where
@@ -81,57 +81,57 @@ def test_the_same_on_recorded_answers(pool, stream):
 
 class TestReserved:
     def test_an_answer_finishes_if_its_grant_is_long_enough(self):
-        outcome = run_way(Way("uniform", "reserved"), queries_of([10, 30, 31, 50], [True, True, True, False]), 120)
+        outcome = outcome_of(Setup("uniform", "reserved"), queries_of([10, 30, 31, 50], [True, True, True, False]), 120)
         assert outcome.granted.tolist() == [30, 30, 30, 30]
         assert outcome.spent.tolist() == [10, 30, 30, 30]
         assert outcome.finished.tolist() == outcome.correct.tolist() == [True, True, False, False]
 
     def test_an_answer_that_never_ends_does_not_finish_at_the_cap(self):
         queries = queries_of([10, 100], truncated=[False, True], cap=100)
-        outcome = run_way(Way("uniform", "reserved"), queries, 200)
+        outcome = outcome_of(Setup("uniform", "reserved"), queries, 200)
         assert outcome.finished.tolist() == [True, False]
         assert outcome.spent.tolist() == [10, 100]
 
     def test_hindsight_grants_nothing_to_answers_that_never_end(self):
         queries = queries_of([10, 100], truncated=[False, True], cap=100)
-        assert run_way(Way("oracle", "reserved"), queries, 1000).granted.tolist() == [10, 0]
+        assert outcome_of(Setup("oracle", "reserved"), queries, 1000).granted.tolist() == [10, 0]
 
 
 class TestReclaimed:
     QUERIES = queries_of([10, 10, 50], forecast=[40.0, 40.0, 50.0])
 
     def test_unused_tokens_go_to_those_that_were_declined(self):
-        once, again = (run_way(Way("auction", each), self.QUERIES, 100) for each in ("reserved", "reclaimed"))
+        once, again = (outcome_of(Setup("auction", each), self.QUERIES, 100) for each in ("reserved", "reclaimed"))
         assert once.finished.tolist() == [True, True, False]
         assert again.finished.tolist() == [True, True, True]
         assert again.spent.sum() <= 100
 
     def test_a_truncated_answer_stays_truncated(self):
         queries = queries_of([10, 60], forecast=[50.0, 50.0])
-        assert run_way(Way("uniform", "reclaimed"), queries, 100).spent.tolist() == [10, 50]
+        assert outcome_of(Setup("uniform", "reclaimed"), queries, 100).spent.tolist() == [10, 50]
 
     def test_uniform_has_nothing_to_reclaim(self, pool):
         queries = Queries.of(pool, draw(pool, "balanced", 200, seed=0))
-        reserved, reclaimed = (run_way(Way("uniform", each), queries, 4000) for each in ("reserved", "reclaimed"))
+        reserved, reclaimed = (outcome_of(Setup("uniform", each), queries, 4000) for each in ("reserved", "reclaimed"))
         assert np.array_equal(reserved.granted, reclaimed.granted)
 
 
 class TestMetered:
     def test_unused_tokens_go_to_answers_that_were_truncated(self):
         # 40 each; the first returns 30, which are divided among the two others, who continue at 40.
-        outcome = run_way(Way("uniform", "metered"), queries_of([10, 55, 100]), 120)
+        outcome = outcome_of(Setup("uniform", "metered"), queries_of([10, 55, 100]), 120)
         assert outcome.spent.tolist() == [10, 55, 55]
         assert outcome.correct.tolist() == [True, True, False]
 
     def test_the_whole_budget_is_spent_before_an_answer_stays_truncated(self):
         queries = queries_of([10, 55, 100])
-        assert run_way(Way("uniform", "metered"), queries, 165).correct.all()
-        assert run_way(Way("uniform", "metered"), queries, 164).correct.sum() == 2
+        assert outcome_of(Setup("uniform", "metered"), queries, 165).correct.all()
+        assert outcome_of(Setup("uniform", "metered"), queries, 164).correct.sum() == 2
 
     def test_an_answer_that_continues_needs_only_the_rest(self):
         """Of two equal forecasts, the answer that was truncated costs less than another one from its start."""
         queries = queries_of([20, 45, 300], forecast=[40.0, 40.0, 300.0])
-        outcome = run_way(Way("clear", "metered"), queries, 80)
+        outcome = outcome_of(Setup("clear", "metered"), queries, 80)
         assert outcome.correct.tolist() == [True, True, False]
 
     @pytest.mark.parametrize("tail", [None, 3.0])
@@ -146,11 +146,11 @@ class TestMetered:
 
     def test_useless_forecasts_do_not_stop_it(self):
         queries = queries_of([100, 200, 300], forecast=[1.0, 1.0, 1.0])
-        assert run_way(Way("clear", "metered"), queries, 600).correct.all()
+        assert outcome_of(Setup("clear", "metered"), queries, 600).correct.all()
 
     @pytest.mark.parametrize("policy", ["uniform", "index"])
     def test_no_budget_no_answers(self, policy):
-        outcome = run_way(Way(policy, "metered"), queries_of([10, 20]), 0)
+        outcome = outcome_of(Setup(policy, "metered"), queries_of([10, 20]), 0)
         assert outcome.spent.sum() == outcome.granted.sum() == 0
         assert not outcome.correct.any()
 
@@ -168,19 +168,19 @@ def with_attempts(*outcomes, cap=100):
 class TestAttempts:
     def test_share_the_grant_until_one_is_correct(self):
         queries = with_attempts([(10, False), (20, True), (30, True)], [(10, False), (20, False), (30, False)])
-        outcome = run_way(Way("uniform", "reserved"), queries, 200)
+        outcome = outcome_of(Setup("uniform", "reserved"), queries, 200)
         assert outcome.spent.tolist() == queries.length.tolist() == [30, 60]
         assert outcome.correct.tolist() == [True, False]
         assert outcome.finished.all()
 
     def test_one_that_is_truncated_by_the_grant_is_not_correct(self):
         queries = with_attempts([(30, False), (30, True)])
-        outcome = run_way(Way("uniform", "reserved"), queries, 59)
+        outcome = outcome_of(Setup("uniform", "reserved"), queries, 59)
         assert (outcome.spent.item(), outcome.finished.item(), outcome.correct.item()) == (59, True, False)
 
     def test_one_that_is_truncated_by_its_cap_is_paid_and_the_next_one_is_made(self):
         queries = with_attempts([(500, True), (30, True)], cap=100)
-        outcome = run_way(Way("uniform", "reserved"), queries, 200)
+        outcome = outcome_of(Setup("uniform", "reserved"), queries, 200)
         assert (outcome.spent.item(), outcome.correct.item()) == (130, True)
 
     @given(st.integers(0, 2**32), st.floats(0, 2))
@@ -190,9 +190,9 @@ class TestAttempts:
         outcomes = [[(int(rng.integers(1, 150)), bool(rng.random() < 0.4)) for _ in range(3)] for _ in range(12)]
         queries = with_attempts(*outcomes)
         budget = int(share * queries.length.sum())
-        for way in ALL_WAYS:
-            if way.accounting != "metered":
-                outcome = run_way(way, queries, budget)
+        for setup in SETUPS:
+            if setup.accounting != "metered":
+                outcome = outcome_of(setup, queries, budget)
                 assert outcome.spent.sum() <= budget
                 assert np.all(outcome.spent <= queries.length)
                 assert not np.any(outcome.correct & ~queries.correct)
@@ -206,24 +206,24 @@ def settings_from(command: str) -> Settings:
 
 
 class TestCommands:
-    @pytest.mark.parametrize("way", ALL_WAYS, ids=lambda way: f"{way.policy} {way.accounting}")
-    def test_run_the_settings_of_their_way(self, way):
+    @pytest.mark.parametrize("setup", SETUPS, ids=lambda setup: f"{setup.policy} {setup.accounting}")
+    def test_run_the_settings_of_their_setup(self, setup):
         queries = queries_of([10, 20], cap=300)
-        command = way.command(queries, 128)
-        if way.policy in HINDSIGHT:
+        command = setup.command(queries, 128)
+        if setup.policy in HINDSIGHT:
             assert command == ""
             return
-        assert settings_from(command) == replace(way.settings(queries), concurrency=Settings.concurrency)
+        assert settings_from(command) == replace(setup.settings(queries), concurrency=Settings.concurrency)
         assert "--budget 128/query" in command
         assert "--max-tokens 300" in command
 
     def test_carry_the_options_of_the_policy(self):
-        way = Way("clear", "reserved", {"beta": 0.00234, "alpha": 200.0})
-        assert settings_from(way.command(queries_of([10]), 5)).options == way.options
+        setup = Setup("clear", "reserved", {"beta": 0.00234, "alpha": 200.0})
+        assert settings_from(setup.command(queries_of([10]), 5)).options == setup.options
 
     def test_of_attempts_name_their_number_and_their_cap(self):
         queries = with_attempts([(10, False), (20, True), (30, True), (30, True)], cap=1024)
-        command = Way("clear", "reserved").command(queries, 512)
+        command = Setup("clear", "reserved").command(queries, 512)
         assert "--samples 4 --max-tokens 1024" in command
         assert "--gold" in command  # without it no attempt is known to be correct
         assert settings_from(command).samples == 4
@@ -249,6 +249,6 @@ def streams() -> list[Queries]:
 @pytest.mark.parametrize(("policy", "accounting"), REFERENCE)
 def test_results_on_a_large_model_are_those_known(streams, policy, accounting):
     for budget, known in zip((128, 256, 512, 1024), REFERENCE[policy, accounting], strict=True):
-        found = [run_way(Way(policy, accounting), some, 500 * budget) for some in streams]
+        found = [outcome_of(Setup(policy, accounting), some, 500 * budget) for some in streams]
         assert all(outcome.spent.sum() <= 500 * budget for outcome in found)
         assert 100 * np.mean([outcome.correct for outcome in found]) == pytest.approx(known, abs=0.2)

@@ -48,7 +48,7 @@ def test_the_waterfall_adds_up(results):
     rows = results.table("waterfall")
     assert {row["accounting"] for row in rows} == {"reserved", "reclaimed", "metered"}
     for row in rows:
-        used = row["right"] + row["wrong"] + row["truncated"]
+        used = row["correct"] + row["wrong"] + row["truncated"]
         assert used + row["unused"] <= row["tokens"] + 4  # four roundings
-        assert min(row["right"], row["wrong"], row["truncated"], row["unused"]) >= 0
+        assert min(row["correct"], row["wrong"], row["truncated"], row["unused"]) >= 0
         assert row["reclaim"] == (row["accounting"] == "reclaimed")

@@ -18,7 +18,7 @@ def test_is_reproduced_where_the_budget_is_ample():
         assert np.abs(printed - np.floor(ours.tokens)).max() <= 1
 
 
-def test_abandons_everyone_where_the_budget_is_scarce():
+def test_declines_everyone_where_the_budget_is_scarce():
     """docs/paper.md, repair 1: the clearing price is about 1e-9 and the search stops at 1e-6."""
     rng = np.random.default_rng(10)
     tau = rng.lognormal(6, 0.8, 500)

@@ -109,6 +109,6 @@ class TestLargeRuns:
         assert "200 of 200 finished" in text
 
 
-def test_the_page_shows_a_way_out_beside_every_cause(run_of):
+def test_the_page_shows_a_fix_beside_every_cause(run_of):
     words = Page(run_report(run_of("failing"))).words
     assert "the server answered 503the server was overloaded, or still loading: --resume later" in words

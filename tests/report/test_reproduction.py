@@ -77,7 +77,7 @@ class TestVerdict:
         text = Page(report(Results(rows))).words
         assert "With 100 tokens per query, CLEAR answers 22.5% of the queries correctly, uniform 7.5%." in text
         assert "3.0 times as many (+15.0 points, 95% interval +11.0 to +19.0)" in text
-        assert "With every length known beforehand it would be 43.0%." in text
+        assert "If every length were known in advance, it would be 43.0%." in text
         assert "above uniform, beyond the 95% interval, in 1 and below in 0." in text
 
     def test_a_loss_is_not_hidden(self):

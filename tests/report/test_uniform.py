@@ -105,9 +105,9 @@ def test_the_page_says_how_it_was_computed(run_of):
     run = read_run(run_of("graded"))
     text = Page(run_report(run_of("graded"))).words
     assert f"would have bought about {run.uniform.total:.0f} correct answers; this run has {run.correct}." in text
-    assert "Simulated from the answers of this run" in text
+    assert "simulated from the answers of this run" in text
     assert "gives each of 60 requests 20 tokens, once" in text
-    assert f"How long the answers to {run.uniform.unknown} others are is unknown" in text
+    assert f"The lengths of {run.uniform.unknown} other answers are unknown" in text
 
 
 @pytest.mark.parametrize("name", ["samples", "failing"])

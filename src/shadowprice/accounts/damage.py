@@ -1,6 +1,6 @@
-"""Whether a journal is whole; and what is believed, and charged, of one that is not.
+"""Whether a journal is damaged; and what is kept, and charged, if it is.
 
-`shadowprice.accounts.sqlite` says what is noticed.
+`shadowprice.accounts.sqlite` says which damage is noticed.
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ class Damaged(LedgerError):
 
 
 class Watch:
-    """Watches the rows of a journal go by, and tells in the end whether the mark's entry was among them."""
+    """Is shown the rows of a journal, and then tells whether the entry of the mark was among them."""
 
     def __init__(self, mark: Mark | None) -> None:
-        self.owed = mark.owed if mark else None
+        self.required = mark.required if mark else None
         self.last = 0
         self.digest = b""
-        self._at_owed: bytes | None = None
+        self._at_required: bytes | None = None
 
     def see(self, row: Row) -> None:
         self.last, self.digest = row.entry.id, row.digest
-        if self.owed is not None and self.last == self.owed.id:
-            self._at_owed = row.digest
+        if self.required is not None and self.last == self.required.id:
+            self._at_required = row.digest
 
     @property
-    def other(self) -> bool:
+    def contradicts(self) -> bool:
         """Whether mark and journal contradict each other, so that the mark does not say what is lost."""
-        return self.owed is None or (self.last >= self.owed.id and self._at_owed != self.owed.digest)
+        return self.required is None or (self.last >= self.required.id and self._at_required != self.required.digest)
 
     def problem(self) -> str | None:
         """What is wrong with the end of the journal; None if nothing is."""
-        if self.owed is None:
-            return "its mark is missing or damaged, so that nobody can say whether entries are lost"
-        if self.last < self.owed.id:
+        if self.required is None:
+            return "its mark is missing or damaged, so it is unknown whether entries are lost"
+        if self.last < self.required.id:
             return (
-                f"the journal ends at entry {self.last:,}, but {self.owed.id:,} had been confirmed: "
-                f"the last {self.owed.id - self.last:,} entries are lost"
+                f"the journal ends at entry {self.last:,}, but {self.required.id:,} had been confirmed: "
+                f"the last {self.required.id - self.last:,} entries are lost"
             )
-        return f"entry {self.owed.id:,} is not the one that had been confirmed" if self.other else None
+        return f"entry {self.required.id:,} is not the one that had been confirmed" if self.contradicts else None
 
 
 class Journal:
@@ -81,10 +81,10 @@ class Journal:
             raise LedgerError(damage or one_line(error)) from None
         self.reached = Point(watch.last, watch.digest, balances.committed)
         self.problem = watch.problem() if damage is None else f"not a valid ledger: {damage}"
-        if watch.owed is None or watch.other or (damage is not None and watch.owed.id <= watch.last):
+        if watch.required is None or watch.contradicts or (damage is not None and watch.required.id <= watch.last):
             self.loss = max(0, balances.budget - balances.committed)  # the mark cannot say: all that is left
         else:
-            self.loss = max(0, watch.owed.committed - balances.committed)
+            self.loss = max(0, watch.required.committed - balances.committed)
 
     def refusal(self) -> str:
         orphans = self.balances.reserved

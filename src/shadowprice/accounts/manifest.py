@@ -1,4 +1,4 @@
-"""manifest.json of a run folder: read, and checked so that those who use it need not."""
+"""manifest.json of a run folder: read and checked, so that its users need not check it again."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The mark beside a ledger: how far its journal had come, kept outside the database.
+"""The mark beside a ledger: the latest entry of its journal, kept outside the database.
 
-SQLite takes a log that was cut or damaged for one that a crash ended early, and opens the shorter journal without a
-word. The mark tells the two apart. It has two slots that are written in turn, so that one is whole at every moment; a
+SQLite treats a log that was cut or damaged like one that a crash ended early, and opens the shorter journal without an
+error. The mark shows the difference. It has two slots that are written in turn, so that one is valid at every moment; a
 write is one `pwrite`, which a killed process cannot lose.
 """
 
@@ -42,7 +42,7 @@ class Mark(NamedTuple):
     written: Point
 
     @property
-    def owed(self) -> Point:
+    def required(self) -> Point:
         """The point that the journal must have reached; after a restart of the machine, the durable one."""
         return self.written if self.boot == boot() != _UNKNOWN else self.durable
 

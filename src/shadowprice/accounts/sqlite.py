@@ -39,14 +39,14 @@ has no file, and nothing survives it.
 (`ledger.sqlite.mark`), has the number and digest of the latest row and what was committed by then: reserved or charged.
 It is written before a method returns. Opening checks all rows, and that the row of the mark is among them (after a
 restart of the machine: the latest row that had waited for the disk). So a killed run whose database, log (-wal) or mark
-was cut, changed, deleted or exchanged for an older one is refused, whatever SQLite makes of it; its index (-shm) is
-made anew. Not noticed: database, log and mark exchanged for older ones together, or forged together; and damage to the
+was cut, changed, deleted or exchanged for an older one is refused, even if SQLite opens it; its index (-shm) is
+rebuilt. Not noticed: database, log and mark exchanged for older ones together, or forged together; and damage to the
 latest rows that comes together with a power cut or with damage to the mark.
 
-A damaged ledger is not changed by being refused. `accept_loss` goes on with the rows before the damage: open
+A refused ledger is left unchanged. `accept_loss` continues with the rows before the damage: open
 reservations are charged in full, and `loss` is what the mark says was committed beyond that; all that is left, if the
 mark is missing or contradicts the journal. The damaged files are kept, as `ledger.sqlite.damaged`. If not even the
-budget can be read, there is nothing to go on with.
+budget can be read, the run cannot be continued.
 
 **One writer.** A second process, or a second `Ledger` in the same process, is refused at once; reading the file with
 other tools is always possible. A `Ledger` belongs to the thread that opened it (asyncio tasks of one loop are fine, no
@@ -103,7 +103,7 @@ class Ledger:
         """The ledger of a run that ended or crashed.
 
         A reservation that is still open is charged in full, because its outcome is unknown. A damaged ledger is
-        refused; `accept_loss` goes on with what is valid of it (see above).
+        refused; `accept_loss` continues with the valid part of it (see above).
         """
         ledger = cls._open(Path(path), accept_loss=accept_loss)
         ledger.charge_lost()
@@ -179,7 +179,7 @@ class Ledger:
 
     @property
     def exposed(self) -> int:
-        """Grants of attempts that were ended as free: what was not charged on the word of servers."""
+        """Grants of attempts that ended as free: not charged, because servers said that they generated nothing."""
         return self._balances.exposed
 
     @property

@@ -36,7 +36,7 @@ class Store(Protocol):
         """Adds all rows or none; `wait`: they survive a power cut when this returns."""
 
     def confirm(self, committed: int) -> None:
-        """Says what was added up to, before anybody relies on it: charged and reserved units."""
+        """Marks the rows as written, before anyone relies on them; `committed` is all units charged or reserved."""
 
     def wait(self) -> None:
         """Everything that was added before survives a power cut when this returns."""
@@ -197,7 +197,7 @@ class FileStore:
 
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
-    """Never creates the file. Which thread may use it is the ledger's to check: it can be handed to another."""
+    """Never creates the file. The ledger itself checks the thread, because it can be taken over by another."""
     address = f"{path.resolve().as_uri()}?mode={mode}"
     return sqlite3.connect(address, uri=True, isolation_level=None, check_same_thread=False)
 
@@ -206,7 +206,7 @@ def _open(path: Path, *, accept_loss: bool) -> tuple[sqlite3.Connection, Journal
     """The database and its journal, if that is whole or its loss is accepted."""
     mark = read_mark(path)
     with closing(_connect(path, "ro")) as guard, ExitStack() as stack:
-        # SQLite tidies up when the last connection is closed; as long as this one is there, it leaves damage as it is.
+        # When its last connection is closed, SQLite cleans up. This one stays open, so that damage is left as it is.
         guard.execute("SELECT count(*) FROM sqlite_master").fetchone()
         db = stack.enter_context(closing(_connect(path, "rw")))
         check_tables(db)

@@ -166,7 +166,7 @@ def read_account(folder: Path) -> Account:
         except OldJournal as error:
             raise InputError(f"{error}", path=folder / LEDGER) from None
         except (Changed, Damaged) as error:
-            fix = "--resume --accept-loss goes on with what is valid"
+            fix = "--resume --accept-loss continues with what is valid"
             raise InputError(f"not a valid ledger: {error}", path=folder / LEDGER, fix=fix) from None
         except (sqlite3.Error, LedgerError, ValueError, KeyError, TypeError, AttributeError) as error:
             problem = " ".join(str(error).split())
@@ -355,7 +355,7 @@ def _requests(
 
 
 def _forecasts(path: Path) -> dict[str, Mapping[str, Any]]:
-    """By request; none where the file is missing or damaged, since a view shows what there is."""
+    """By request; empty if the file is missing or damaged, because a view shows what can be read."""
     if not path.is_file():
         return {}
     try:

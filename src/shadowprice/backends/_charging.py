@@ -1,13 +1,13 @@
-"""What an answer is charged, and when its stream is cut: from what arrived of it. The table is in `openai`.
+"""What an answer is charged, and when its stream is cut, judging by what has arrived. The table is in `openai`.
 
 Texts are measured in characters. Those of Chinese, Japanese and Korean count as 3: most are a token of their own, or
 half of one. A run of one sign (spaces of an indentation, dashes of a table) counts as 4: up to 128 are one token.
 
-How many characters a token has is learnt from credible answers: those whose count, given by the server, is not below
-their pieces, not above their limit and plausible for their text, and that hide no reasoning. A long text of few tokens
-is what a server shows that ignores its limit, so all numbers are kept within what languages and programs have.
+How many characters a token has is learned from credible answers: those whose count, given by the server, is not below
+their pieces, not above their limit and plausible for their text, and that hide no reasoning. A server that ignores its
+limit shows long texts of few tokens, so all numbers are kept within what languages and programs have.
 
-                                     at first   learnt
+                                     at first   learned
     typical, to estimate a count            4   the average, from 1 to 6
     most, to find a count impossible       10   1.5 times the densest answer, from 8 to 15
 
@@ -26,7 +26,7 @@ _SLACK = 64  # characters above any density: a few long words
 _LONGEST_RUN = 128  # of one sign, in one token
 _ONE_TOKEN = 7  # characters: pieces that are not longer on average look like one token each
 _SHORTEST_LESSON = 16  # tokens; shorter answers vary too much
-_LESSONS = 8  # answers before what was learnt about the densest counts
+_LESSONS = 8  # answers to learn from before the densest one counts
 _DOUBT = 1.5  # times the truth an estimate may be: texts with 6 characters a token, where 4 are assumed, are not rare
 _RUN = re.compile(r"([\W_])\1{4,}")
 _WIDE = re.compile("[\u2e80-\ud7ff\uf900-\ufaff\U00020000-\U0003ffff]")
@@ -38,7 +38,7 @@ def length(text: str) -> int:
 
 
 def surplus(text: str) -> int:
-    """By how much `length` is too high because of runs of one sign; asked only where a text seems too long."""
+    """By how much `length` is too high because of runs of one sign; computed only if a text seems too long."""
     sizes = [run.end() - run.start() for run in _RUN.finditer(text)]
     return sum(size - 4 * -(-size // _LONGEST_RUN) for size in sizes)
 
@@ -59,7 +59,7 @@ class Density:
         return min(max(1.5 * self._densest, 8.0), 15.0) if self._answers >= _LESSONS else 10.0
 
     def learn(self, characters: int, tokens: int) -> None:
-        """From a credible answer; what no text has is ignored."""
+        """Learns from a credible answer; densities that no text has are ignored."""
         if tokens >= _SHORTEST_LESSON and 0.5 <= characters / tokens <= 10:
             self._characters += characters
             self._tokens += tokens

@@ -4,7 +4,7 @@ A new connection for every request takes about half of the time of a short answe
 just when its server closes it looks like an answer that was lost, and is charged as one. Some servers close every
 connection after a stream although they announce to keep it (llama.cpp). So one connection is watched first: if it is
 still open a moment after its answer, connections are used again, each within a second of its last answer. The first
-that is lost before any byte of a response ends that for good.
+connection that is lost before any byte of a response ends this permanently.
 """
 
 from __future__ import annotations

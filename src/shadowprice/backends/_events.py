@@ -136,9 +136,9 @@ def _integer(digits: str) -> int | float:
 
 
 def reason(event: Any) -> object:
-    """What an error says, in the forms that servers give it."""
-    said = event.get("error") or event if isinstance(event, dict) else event
-    return (said.get("message") or said.get("detail") or said) if isinstance(said, dict) else said
+    """The message of an error, in any of the forms that servers use."""
+    error = event.get("error") or event if isinstance(event, dict) else event
+    return (error.get("message") or error.get("detail") or error) if isinstance(error, dict) else error
 
 
 # --- forms -------------------------------------------------------------------------------------

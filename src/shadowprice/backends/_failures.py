@@ -14,8 +14,8 @@
     a connection that breaks, or no answer in time              unknown    Unavailable
 
 An unknown cost is charged in full. So is every status above whose body contains a completion, or the count of one:
-the server has generated, whatever it says. Structured output is checked by some servers after they generated it, and
-refused with 400 then. A connection that is lost before the first byte of a response has an unknown cost even if it was
+the server has generated, in spite of its status. Some servers check structured output after they generated it, and
+refuse it with 400. A connection that is lost before the first byte of a response has an unknown cost even if it was
 used before and may have been closed while the request was on its way: the server may have received it.
 
 `cause` is the same for failures of the same kind: a status, the server's code for it and its reason, without numbers
@@ -75,7 +75,7 @@ class StatusError(Exception):
 
 
 class NoCompletion(Exception):
-    """A successful response that is something else than a completion; the argument is its content type."""
+    """A response with status 2xx that is not a completion; the argument is its content type."""
 
 
 def checked_after_generating(body: Mapping[str, Any]) -> bool:
@@ -103,8 +103,8 @@ def failure(
     if isinstance(error, TooLong):
         return Unavailable(f"the server sends too much: {line(error)}", tokens=None, cause="too many bytes")
     if isinstance(error, ServerError):
-        said = line(error)
-        return Unavailable(f"the server reported an error: {said}", tokens=None, cause=f"error: {_stable(said)}")
+        message = line(error)
+        return Unavailable(f"the server reported an error: {message}", tokens=None, cause=f"error: {_stable(message)}")
     if isinstance(error, aiohttp.ClientResponseError):
         return Unavailable(f"not an answer: {line(error.message)}", tokens=None, cause="not an answer")
     if isinstance(error, aiohttp.ClientPayloadError):  # whose text names a status, 400, that nobody sent
@@ -115,10 +115,10 @@ def failure(
 
 
 def _refusal(error: StatusError, body: Mapping[str, Any]) -> BackendError:
-    status, said = error.status, line(error.reason or "no reason given")
-    message, delay = f"{status}: {said}", _delay(error.headers)
-    code = next((code for code in error.codes if code.lower() not in f"error {said}".lower()), "")
-    cause = ": ".join(filter(None, (str(status), _stable(line(code)) if code else "", _stable(said))))
+    status, why = error.status, line(error.reason or "no reason given")
+    message, delay = f"{status}: {why}", _delay(error.headers)
+    code = next((code for code in error.codes if code.lower() not in f"error {why}".lower()), "")
+    cause = ": ".join(filter(None, (str(status), _stable(line(code)) if code else "", _stable(why))))
     unknown = None if error.generated else 0  # what nothing is charged for, as a rule
     if 300 <= status < 400:
         where = line(error.headers.get("location", "nowhere"))
@@ -149,9 +149,9 @@ def _unconnected(error: Exception) -> str:
     return f"no connection ({where})"
 
 
-def line(said: object) -> str:
+def line(value: object) -> str:
     """Anything as one line of limited length, without secrets."""
-    return redact(" ".join((str(said) or type(said).__name__).split()))[:300]
+    return redact(" ".join((str(value) or type(value).__name__).split()))[:300]
 
 
 _HEX = re.compile(r"[0-9a-fA-F]{8,}")
@@ -159,9 +159,9 @@ _DURATION = re.compile(r"\b(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+\b")
 _NUMBER = re.compile(r"(?<![A-Za-z\d-])\d[\d.,:]*\d|(?<![A-Za-z\d-])\d")
 
 
-def _stable(said: str) -> str:
+def _stable(text: str) -> str:
     """The first words of a reason, without what differs from one request to the next."""
-    words = ("…" if _is_id(word.strip("\"'`.,:;!?()[]{}")) else word for word in said.split(" "))
+    words = ("…" if _is_id(word.strip("\"'`.,:;!?()[]{}")) else word for word in text.split(" "))
     short = _NUMBER.sub("N", _DURATION.sub("N", " ".join(words)))
     return short if len(short) <= 80 else short[:80].rsplit(" ", 1)[0] + " …"
 

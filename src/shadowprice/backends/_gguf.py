@@ -18,7 +18,7 @@ def trained_context(path: str | os.PathLike[str]) -> int | None:
         with open(path, "rb") as file:
             return _find_context(file)
     except (OSError, struct.error, ValueError, KeyError):
-        return None  # llama.cpp says what is wrong with it
+        return None  # llama.cpp reports what is wrong
 
 
 def _find_context(file: IO[bytes]) -> int | None:

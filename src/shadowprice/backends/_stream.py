@@ -141,9 +141,9 @@ class Answer:
         body["usage"] = {**self._usage, **body["usage"]}
         body = writable(body)
         choice = body["choices"][0]
-        said = choice["message"]["content"] if "message" in choice else choice["text"]
+        final = choice["message"]["content"] if "message" in choice else choice["text"]
         return Completion(
-            said if isinstance(said, str) else _text_of(said),
+            final if isinstance(final, str) else _text_of(final),
             charged.tokens,
             "length" if finish == "length" else "stop",
             charged.source,

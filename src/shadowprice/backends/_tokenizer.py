@@ -38,7 +38,7 @@ class Tokenizer:
                     found = mapping(parse_json(await Body(response, 2**20 + 100 * len(text)).all()))
                 finally:
                     self._client.release(response)
-        except Exception:  # whatever it is: there is no count
+        except Exception:  # for any reason: there is no count
             self._works = False
             return None
         count = found.get("count")

@@ -151,9 +151,9 @@ class LlamaCppServer:
             self._process.stdin.flush()
         except BrokenPipeError:
             raise self._failure() from None
-        said, _, _ = select.select([self._process.stdout], [], [], max(0.0, deadline - time.monotonic()))
-        url = self._process.stdout.readline().decode().strip() if said else ""
-        if said and not url:
+        ready, _, _ = select.select([self._process.stdout], [], [], max(0.0, deadline - time.monotonic()))
+        url = self._process.stdout.readline().decode().strip() if ready else ""
+        if ready and not url:
             raise self._failure()
         while url and time.monotonic() < deadline:
             if self._process.poll() is not None:
@@ -169,9 +169,9 @@ class LlamaCppServer:
     def _failure(self) -> InputError:
         self._process.wait()
         self._log.seek(0)
-        said = self._log.read().decode(errors="replace")
+        log = self._log.read().decode(errors="replace")
         return InputError(
-            f"llama.cpp cannot serve it: {_last_line(said) or f'exit code {self._process.returncode}'}",
+            f"llama.cpp cannot serve it: {_last_line(log) or f'exit code {self._process.returncode}'}",
             fix="give the path of a GGUF model that fits into memory, or fewer --slots or a smaller --context",
             path=self.path,
         )
@@ -241,10 +241,10 @@ class LlamaCppBackend(AsyncContext):
                     "a field of the request applies to the answer as a whole", code="not_continued", sent=False
                 )
             return await self._client.complete(body, await self._limit(body, limit, await self._whole(body)))
-        ids, said = (continue_from.ids, continue_from.text) if continue_from else ((), "")
+        ids, so_far = (continue_from.ids, continue_from.text) if continue_from else ((), "")
         request = {field: value for field, value in body.items() if field not in _REPLACED}
-        prompt = _prompt(await self._question(body), ids, said, suffix)
-        limit = await self._limit(body, limit, prompt, first=not (ids or said or suffix))
+        prompt = _prompt(await self._question(body), ids, so_far, suffix)
+        limit = await self._limit(body, limit, prompt, first=not (ids or so_far or suffix))
         request |= {"prompt": prompt, "n_predict": limit, "return_tokens": True}
         if opens_box(suffix):
             request["stop"] = list(BOX_STOPS)
@@ -255,7 +255,7 @@ class LlamaCppBackend(AsyncContext):
         if suffix:
             text += "}" if found["stop_type"] == "word" else ""  # it was part of the stop text
         elif "\ufffd" in text:  # it starts or ends within a character
-            text = await self._decoded([*ids, *new], said, text, ended=ended)
+            text = await self._decoded([*ids, *new], so_far, text, ended=ended)
         return self._completion(body, limit, found, text, "stop" if ended else "length", () if suffix else new)
 
     def _completion(
@@ -349,25 +349,25 @@ class LlamaCppBackend(AsyncContext):
             return str(body["prompt"])
         return str((await self._fetch("apply-template", body))["prompt"])
 
-    async def _decoded(self, ids: list[int], said: str, text: str, *, ended: bool) -> str:
-        """The text of all tokens after what they `said` before, in whole characters; `text` if they do not fit."""
+    async def _decoded(self, ids: list[int], so_far: str, text: str, *, ended: bool) -> str:
+        """The text of all tokens after `so_far`, in whole characters; `text` if they do not fit."""
         shown = ids[:-1] if ended else ids  # the last one marks the end
         try:
             found = await self._client.fetch(f"{self.server.url}/detokenize", {"tokens": shown})
         except BackendError:  # must not hide that tokens were generated
             return text
         whole = str(found["content"]) if ended else str(found["content"]).rstrip("\ufffd")
-        return whole[len(said) :] if whole.startswith(said) else text
+        return whole[len(so_far) :] if whole.startswith(so_far) else text
 
     async def close(self) -> None:
         await self._client.close()
         self.server.close()
 
 
-def _prompt(question: str, ids: tuple[int, ...], said: str, suffix: str) -> str | list[str | int]:
+def _prompt(question: str, ids: tuple[int, ...], so_far: str, suffix: str) -> str | list[str | int]:
     """A prompt of texts and ids. Two texts in a list without ids between them would be two prompts."""
     if not ids:
-        return question + said + suffix
+        return question + so_far + suffix
     return [question, *ids, suffix] if suffix else [question, *ids]
 
 

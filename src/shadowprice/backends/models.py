@@ -137,7 +137,7 @@ def find_model(model: str | os.PathLike[str], *, progress: Callable[[str], None]
 
 
 def default_context(path: Path, trained: int | None) -> int:
-    """Tokens of a prompt and its answer together, unless the user says how many."""
+    """Tokens of a prompt and its answer together, unless the user sets a number."""
     for model in MODELS.values():
         if path.name == model.file:
             return model.context
@@ -236,7 +236,7 @@ def _download_from_hub(repo: str, file: str, report: Callable[[str], None]) -> P
 def _reporting(report: Callable[[str], None]) -> Any:
     """A progress bar that draws nothing, and reports every tenth of the download."""
     bar: Any = importlib.import_module("huggingface_hub.utils").tqdm
-    told = 0  # by any of the bars: some downloads have two
+    reported = 0  # tenths, by any of the bars: some downloads have two
 
     class Reporting(bar):  # type: ignore[misc]
         def __init__(self, *args: Any, **options: Any) -> None:
@@ -244,10 +244,10 @@ def _reporting(report: Callable[[str], None]) -> Any:
             self.arrived = int(options.get("initial") or 0)
 
         def update(self, n: float | None = 1) -> Any:
-            nonlocal told
+            nonlocal reported
             self.arrived, total = self.arrived + int(n or 0), int(self.total or 0)
-            if total and told < 10 * self.arrived // total < 10:
-                told = 10 * self.arrived // total
+            if total and reported < 10 * self.arrived // total < 10:
+                reported = 10 * self.arrived // total
                 report(f"{100 * self.arrived // total}% of {total / 1e6:,.0f} MB")
             return super().update(n)
 

@@ -19,7 +19,7 @@ What an answer is charged (`limit`: what was sent, not more than the grant):
     no usage                                                  the limit
 
 The estimate is the number of pieces if they have 7 characters or fewer on average, else 4 characters to a token
-or what was learnt. The tokenizer (vLLM, llama.cpp) is asked if the estimate exceeds what would be charged.
+or what was learned. The tokenizer (vLLM, llama.cpp) is asked if the estimate exceeds what would be charged.
 
 Nothing more is sent to a server that ignored a limit: what it would generate cannot be bounded.
 
@@ -288,11 +288,11 @@ def _bounds(body: Mapping[str, Any], limit: int) -> _Bounds:
 # --- continuing --------------------------------------------------------------------------------
 
 
-def _continuation(body: Mapping[str, Any], said: str) -> dict[str, Any]:
-    """The request for what comes after `said`."""
+def _continuation(body: Mapping[str, Any], sent: str) -> dict[str, Any]:
+    """The request for what comes after `sent`."""
     if "messages" not in body:
-        return {**body, "prompt": body["prompt"] + said}
-    messages = [*body["messages"], {"role": "assistant", "content": said}]
+        return {**body, "prompt": body["prompt"] + sent}
+    messages = [*body["messages"], {"role": "assistant", "content": sent}]
     return {**body, "messages": messages, "continue_final_message": True, "add_generation_prompt": False}
 
 
@@ -303,7 +303,7 @@ def _has_more_than_text(answer: Completion) -> bool:
     return not message.keys() <= {"role", "content"} or not isinstance(message.get("content", ""), str)
 
 
-def _continued(first: Completion, said: str, more: Completion) -> bool:
+def _continued(first: Completion, sent: str, more: Completion) -> bool:
     """Whether `more` continues `first`.
 
     A server that starts over counts the first part and the frame around it as its prompt, or repeats the part.
@@ -311,7 +311,7 @@ def _continued(first: Completion, said: str, more: Completion) -> bool:
     if first.usage_source != "server" or more.usage_source != "server":
         return False
     before, after = (part.body["usage"]["prompt_tokens"] for part in (first, more))
-    repeats = more.text and (more.text.startswith(said) or said.startswith(more.text))
+    repeats = more.text and (more.text.startswith(sent) or sent.startswith(more.text))
     return before < after <= before + first.tokens and not repeats
 
 

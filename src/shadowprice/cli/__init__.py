@@ -66,7 +66,7 @@ def _first(error: BaseException) -> BaseException:
 
 
 def _in_words(error: BaseException) -> str | None:
-    """What to say about an error that can be expected; None: it is a bug."""
+    """The message for an error that can be expected; None: it is a bug."""
     match error:
         case ShadowpriceError() | Interrupted():
             return str(error)
@@ -98,8 +98,8 @@ def _signals_like_ctrl_c() -> Iterator[None]:
         yield
         return
     signals = (signal.SIGTERM, signal.SIGHUP) if hasattr(signal, "SIGHUP") else (signal.SIGTERM,)
-    heeded = [number for number in signals if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, signal.default_int_handler) for number in heeded}
+    handled = [number for number in signals if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, signal.default_int_handler) for number in handled}
     try:
         yield
     finally:
@@ -111,7 +111,7 @@ def _parser() -> Parser:
     parser = Parser(
         prog="shadowprice",
         description=_DESCRIPTION,
-        epilog=f"shadowprice help COMMAND says more about one.\n\n{EXIT}",
+        epilog=f"shadowprice help COMMAND explains one of them.\n\n{EXIT}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"shadowprice {__version__}")

@@ -75,7 +75,7 @@ def add(commands: Commands) -> None:
     command.add_argument(
         "--so-far",
         action="store_true",
-        help="write the traces of what is answered by now and send nothing: while it runs, or after Ctrl-C",
+        help="write the traces of the answers so far and send nothing: during a run, or after Ctrl-C",
     )
     add_unsafe_code(command)
     add_force(command)
@@ -100,9 +100,10 @@ def collect(options: argparse.Namespace) -> int:
 
     if min(options.samples, options.max_tokens, options.concurrency) < 1 or options.temperature < 0:
         raise InputError(
-            "--samples, --max-tokens and --concurrency start at 1, --temperature at 0", fix="fix the number"
+            "--samples, --max-tokens and --concurrency must be at least 1, --temperature at least 0",
+            fix="fix the number",
         )
-    endures = tolerance(options)
+    tolerated = tolerance(options)
     refuse_same_file(input=options.file, out=options.out)
     refuse_existing(options, options.out)
     check_writable(options.out)
@@ -148,7 +149,7 @@ def collect(options: argparse.Namespace) -> int:
                 max_tokens=options.max_tokens,
                 probe=probe,
                 concurrency=options.concurrency,
-                tolerance=endures,
+                tolerance=tolerated,
                 progress=progress,
                 on_event=on_event,
             ),

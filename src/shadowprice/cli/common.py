@@ -32,7 +32,7 @@ class Interrupted(Exception):
 
 @contextmanager
 def given(options: argparse.Namespace, *, model: str | None = None) -> Iterator[Input]:
-    """What the input holds; how it was understood is said on standard error."""
+    """The content of the input; how it was understood is printed to standard error."""
     from shadowprice.formats.inputs import Fields, read_input
     from shadowprice.formats.templates import read_template
 
@@ -84,13 +84,13 @@ def gold_for(options: argparse.Namespace, found: Input, requests: Sequence[Reque
 
 
 def outputs(options: argparse.Namespace, kind: str) -> tuple[str, str]:
-    """The files for answers and errors; what is wrong with them is said before any work."""
+    """The files for answers and errors; raises InputError before any work if they cannot be written."""
     from shadowprice.cost import LARGEST
     from shadowprice.formats.files import check_writable
 
     refuse_folder(options.file)
     if options.max_tokens is not None and not 1 <= options.max_tokens <= LARGEST:
-        raise InputError(f"--max-tokens {options.max_tokens} is not a limit", fix=f"give 1 to {LARGEST}")
+        raise InputError(f"--max-tokens {options.max_tokens} is not a valid limit", fix=f"give 1 to {LARGEST}")
     name = "requests" if options.file == "-" else _stem(options.file)
     out = options.out or f"{name}.{kind}.jsonl"
     errors = options.errors or f"{name if out == '-' else _stem(out)}.declined.jsonl"
@@ -114,7 +114,7 @@ def refuse_folder(path: str) -> None:
 
 
 def refuse_existing(options: argparse.Namespace, *paths: str) -> None:
-    """A file that holds something is replaced only with --force, or by the run that wrote it when it is resumed."""
+    """Raises InputError if a file exists and is not empty, unless --force is given or its run is resumed."""
     if options.force or getattr(options, "resume", False):
         return
     for path in paths:
@@ -127,7 +127,7 @@ def forecaster(options: argparse.Namespace) -> tuple[Predictor, str]:
     """The forecaster of --forecast or --forecaster, and the name that a run folder keeps for it."""
     from shadowprice.forecast import DEFAULT, load
     from shadowprice.forecast.folder import fingerprint
-    from shadowprice.forecast.shared import Unworded
+    from shadowprice.forecast.shared import WithoutTemplate
     from shadowprice.formats.files import sha256_of
     from shadowprice.formats.forecasts import ForecastTable
     from shadowprice.formats.templates import read_template
@@ -137,7 +137,7 @@ def forecaster(options: argparse.Namespace) -> tuple[Predictor, str]:
     folder = options.forecaster or DEFAULT
     predictor: Predictor = load(folder)
     if options.system or options.prompt_template != "plain":
-        predictor = Unworded(predictor, read_template(options.prompt_template), options.system)
+        predictor = WithoutTemplate(predictor, read_template(options.prompt_template), options.system)
     return predictor, f"forecaster {fingerprint(folder)}"
 
 

@@ -32,8 +32,8 @@ request, CLEAR as in the paper, and metered accounting, where the highest index 
   shadowprice demo --math   GSM8K on Qwen2.5-Coder-1.5B-Instruct (1.1 GB, once): it says how long it takes;
                             stop it and run it again: it continues
 """
-# Name, and the settings of its run.
-WAYS: dict[str, dict[str, Any]] = {
+# Policy, and the settings of its run.
+SETTINGS: dict[str, dict[str, Any]] = {
     "uniform": {"policy": "uniform", "reclaim": False},
     "clear": {"policy": "clear", "reclaim": False},
     "index": {"policy": "index", "accounting": "metered"},
@@ -43,7 +43,7 @@ _TRIAL = 16  # tokens of each of the first questions, to find out how fast the m
 
 @dataclass(frozen=True)
 class _Demo:
-    """What is asked, of which model, and where its forecasts come from."""
+    """The questions, the model that answers them, and where the runs are kept."""
 
     model: str
     questions: list[Question]
@@ -54,7 +54,11 @@ class _Demo:
 
 def add(commands: Commands) -> None:
     command = add_command(
-        commands, "demo", "see it work: real answers from an embedded model, one budget, three ways", _DESCRIPTION, EXIT
+        commands,
+        "demo",
+        "see it work: real answers from an embedded model, one budget, three policies",
+        _DESCRIPTION,
+        EXIT,
     )
     command.add_argument(
         "--math", action="store_true", help="real reasoning instead of small tasks: 1.1 GB, and longer"
@@ -174,14 +178,14 @@ async def _run_all(
     forecaster: Predictor,
     progress: Progress,
 ) -> list[tuple[str, Summary, str]]:
-    """Each way's name, its summary, and the tokens that the server itself counted."""
+    """For each policy its name, the summary of its run, and the tokens that the server itself counted."""
     from shadowprice.cost import TOKENS
     from shadowprice.runs import Run
 
     gold = {each.id: (each.gold, each.grader) for each in chosen.questions}
     await _say_how_long(requests, budget, backend)
     rows: list[tuple[str, Summary, str]] = []
-    for name, settings in WAYS.items():
+    for name, settings in SETTINGS.items():
         place = chosen.folder / name
         resumed, before = place.exists(), backend.server.tokens_predicted()
         with (
@@ -211,13 +215,13 @@ async def _say_how_long(requests: list[Request], budget: int, backend: LlamaCppB
     began = time.monotonic()
     answers = await asyncio.gather(*(backend.complete(each.body, _TRIAL) for each in requests[:8]))
     speed = sum(answer.tokens for answer in answers) / (time.monotonic() - began)
-    most = budget * len(WAYS)
+    most = budget * len(SETTINGS)
     minutes = most / speed / 60
     print(
-        f"{len(WAYS)} runs of at most {budget:,} tokens each, at about {speed:.0f} tokens per second: "
+        f"{len(SETTINGS)} runs of at most {budget:,} tokens each, at about {speed:.0f} tokens per second: "
         f"{minutes:.0f} minutes at most\n"
         if minutes >= 1
-        else f"{len(WAYS)} runs of at most {budget:,} tokens each: less than a minute\n",
+        else f"{len(SETTINGS)} runs of at most {budget:,} tokens each: less than a minute\n",
         file=sys.stderr,
         flush=True,
     )
@@ -230,7 +234,7 @@ def _reports(folder: Path) -> str:
     from shadowprice.formats.files import replacing
     from shadowprice.report.run import run_report
 
-    for name in WAYS:
+    for name in SETTINGS:
         with replacing([folder / name / "report.html"]) as (file,):
             file.write(run_report(folder / name).encode())
     return ", with a report.html for each"

@@ -40,13 +40,13 @@ def add(commands: Commands) -> None:
     add_forecaster(command)
     command.add_argument("--out", default="-", metavar="FILE", help="(default: standard output)")
     add_force(command)
-    command.add_argument("--quiet", action="store_true", help="no progress bar, and not how the input was understood")
+    command.add_argument("--quiet", action="store_true", help="no progress bar, and no note about the input")
     command.set_defaults(command=forecast, forecast=None)
 
 
 def forecast(options: argparse.Namespace) -> int:
     from shadowprice.forecast import CHUNK
-    from shadowprice.forecast.shared import Bare
+    from shadowprice.forecast.shared import SharedText
     from shadowprice.formats.files import replacing
     from shadowprice.formats.forecasts import forecast_line
 
@@ -62,9 +62,9 @@ def forecast(options: argparse.Namespace) -> int:
             out = standard_output()
         else:
             (out,) = stack.enter_context(replacing([options.out]))
-        empty, batch = True, Bare()
+        empty, shared = True, SharedText()
         while requests := [line.request for line in islice(lines, CHUNK)]:
-            found = predictor.predict(batch.requests(requests))
+            found = predictor.predict(shared.strip_requests(requests))
             out.writelines(forecast_line(request.id, found, i) + b"\n" for i, request in enumerate(requests))
             out.flush()
             empty = False

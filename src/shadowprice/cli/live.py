@@ -106,7 +106,7 @@ def run_to_end(
 
 @contextmanager
 def resumable(folder: str) -> Iterator[None]:
-    """Ctrl-C inside, where no model is being asked: what is said depends on whether there is a run folder yet."""
+    """Handles Ctrl-C while no model is asked: if the run folder exists, the message says how to resume."""
     try:
         yield
     except KeyboardInterrupt:
@@ -137,7 +137,7 @@ class _Signals:
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
-        """Keeps a signal until the loop runs, and from its end on: an exception there would leave things half done."""
+        """Holds back a signal before and after the loop, where an exception would leave things half done."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -169,7 +169,7 @@ class _Signals:
             say("finishing what is under way (Ctrl-C again stops at once, and counts it as spent)")
 
         def end() -> None:
-            """Nobody may be there for a second Ctrl-C, so there is a limit to what is waited for."""
+            """Waits only for a limited time: there may be no user to press Ctrl-C again."""
             deadlines.append(loop.call_later(_GRACE, cancel))
             if not self._progress.stopped:
                 interrupt()
@@ -253,7 +253,7 @@ class _Log:
 
 @contextmanager
 def _stage(name: str, *, quiet: bool) -> Iterator[None]:
-    """Says what is being done, and on a terminal for how long."""
+    """Shows what is being done, and on a terminal for how long."""
     if quiet or sys.stderr is None:
         yield
     elif can_redraw(sys.stderr):

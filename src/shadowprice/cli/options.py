@@ -20,8 +20,8 @@ exit codes:
 INPUTS = """\
 input, each gzipped or not; standard input is recognised by its content:
   questions.txt    a question a line
-  questions.csv    columns question (or prompt, problem, input), and where there are some answer (or gold,
-                   target), id and grader; .tsv with tabs
+  questions.csv    column question (or prompt, problem, input); optional columns answer (or gold, target), id
+                   and grader; .tsv with tabs
   questions.jsonl  the same names as fields; messages is a whole chat
   requests.jsonl   an OpenAI Batch file
 """
@@ -49,7 +49,7 @@ _CHOICE = re.compile(r"invalid choice: '(.*?)' \(choose from (.*)\)")
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, and which option or command may have been meant."""
+    """Reports errors in one line, with the option or command that may have been meant."""
 
     _given: Sequence[str] = ()
 
@@ -57,7 +57,7 @@ class Parser(argparse.ArgumentParser):
         self._given = list(sys.argv[1:] if args is None else args)
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
-            self.error(f"what is {' '.join(unknown)}?")
+            self.error(f"unexpected arguments: {' '.join(unknown)}")
         return found, unknown
 
     def error(self, message: str) -> NoReturn:
@@ -65,7 +65,7 @@ class Parser(argparse.ArgumentParser):
             known = [name.strip(" '") for name in choice[2].split(",")]
             near = difflib.get_close_matches(choice[1], known, 1, 0.5)
             message = f"{message}; did you mean {near[0]}?" if near else message
-        # A mistyped option may show as another that is missing: it is the cause.
+        # If an option is mistyped, argparse may report that another one is missing.
         elif wrong := next(filter(None, map(self._unknown, self._given)), None):
             near = difflib.get_close_matches(wrong, self._option_string_actions, 1, 0.5)
             message = f"no option {wrong}" + (f"; did you mean {near[0]}?" if near else "")
@@ -88,7 +88,7 @@ def add_command(commands: Commands, name: str, about: str, description: str, epi
 
 
 def add_input(command: argparse.ArgumentParser, *, graded: bool = False) -> None:
-    """The file, and how it is to be understood."""
+    """The input file, and options for how it is read."""
     command.add_argument(
         "file", metavar="IN", help="questions or an OpenAI Batch file (see below); - is standard input"
     )
@@ -128,7 +128,7 @@ def add_market(command: argparse.ArgumentParser, *, policy: str = "expected") ->
     )
     add_force(command)
     command.add_argument("--json", action="store_true", help="print the summary as JSON")
-    command.add_argument("--quiet", action="store_true", help="no progress bar, and not how the input was understood")
+    command.add_argument("--quiet", action="store_true", help="no progress bar, and no note about the input")
 
 
 def add_forecaster(command: argparse._ActionsContainer) -> None:
@@ -149,7 +149,7 @@ def add_unsafe_code(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--unsafe-code",
         action="store_true",
-        help="grader code: run programs even where there is no sandbox, with all that you may read and do",
+        help="grader code: run programs even without a sandbox, with all your permissions",
     )
 
 
@@ -203,5 +203,5 @@ def add_model(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--accept-loss",
         action="store_true",
-        help="with --resume: go on with what is valid of a damaged ledger, and charge what may have been used",
+        help="with --resume: continue with the valid part of a damaged ledger, and charge what may have been used",
     )

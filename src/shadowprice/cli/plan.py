@@ -90,7 +90,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check(budget: str, policy: str, chosen: dict[str, Any]) -> None:
-    """What is wrong with the arguments is said before the input is read."""
+    """Raises an error about invalid arguments before the input is read."""
     from shadowprice.cost import parse_budget
     from shadowprice.market import check_policy
 

@@ -1,4 +1,4 @@
-"""The progress of a run in words: what was spent, what became of the requests, and how long the rest will take."""
+"""The progress of a run in words: what was spent, the outcomes of requests, and how long the rest will take."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ class Meter:
         if self.progress is None or self.progress.stopped:
             return None
         units, requests = self.progress.budget - self.progress.spent, self.requests - self._ended(self.progress)
-        ways = [(units, self.speed(1)), (requests, self.speed(3))]
-        return min((max(0, amount) / speed for amount, speed in ways if speed > 0), default=None)
+        rates = [(units, self.speed(1)), (requests, self.speed(3))]
+        return min((max(0, amount) / speed for amount, speed in rates if speed > 0), default=None)
 
     # --- words -----------------------------------------------------------------------------------
 

@@ -92,7 +92,7 @@ def reproduce(options: argparse.Namespace) -> int:
     about = {"command": shlex.join(["shadowprice", *options.arguments]), "files": files, "bad_lines": len(broken)}
     with _show_progress(quiet=options.quiet) as progress:
         results = reproduction.reproduce(
-            traces, train, _forecaster(options.forecaster), config, tell=progress, about=about
+            traces, train, _forecaster(options.forecaster), config, progress=progress, about=about
         )
     results.write(options.out)
     written = [*([] if options.no_report else _draw(Path(options.out))), "results.json", "tables/*.csv"]
@@ -264,7 +264,7 @@ def _print_summary(results: Results) -> None:
 
 
 def _best_commands(rows: Sequence[Row]) -> dict[str, str]:
-    """For each accounting, the command of the policy with the most correct answers; hindsight has no command."""
+    """For each accounting, the command of the best policy that can be run."""
     best: dict[str, str] = {}
     for row in sorted(rows, key=lambda row: float(row["solved"])):
         if row.get("command"):

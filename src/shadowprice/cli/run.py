@@ -137,7 +137,7 @@ def run(options: argparse.Namespace) -> int:
 
     out, errors = outputs(options, "answers")
     refuse_same_file(input=options.file, out=out, errors=errors, csv=options.csv)
-    settings, endures = _settings(options), tolerance(options)
+    settings, tolerated = _settings(options), tolerance(options)
     teacher = _teacher(options)
     with ExitStack() as stack:
         found = stack.enter_context(given(options))
@@ -149,7 +149,10 @@ def run(options: argparse.Namespace) -> int:
         with resumable(folder), _make_run(options, requests, gold, backend, teacher, folder, settings) as run:
             with show_progress(len(run.requests), run.settings.rates, quiet=options.quiet) as on_event:
                 summary = run_to_end(
-                    lambda: run.execute(on_event=on_event, tolerance=endures), run.progress, [backend, teacher], folder
+                    lambda: run.execute(on_event=on_event, tolerance=tolerated),
+                    run.progress,
+                    [backend, teacher],
+                    folder,
                 )
             run.write(
                 standard_output() if out == "-" else out,
@@ -193,7 +196,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _requests(options: argparse.Namespace, found: Input, folder: str, settings: dict[str, Any]) -> list[Request]:
-    """The requests; what is wrong with the input, the budget or the run folder is said here."""
+    """The requests; raises InputError if the input, the budget or the run folder is invalid."""
     from shadowprice.cost import parse_budget
     from shadowprice.formats.requests import requests_from
 
@@ -263,7 +266,7 @@ def _teacher(options: argparse.Namespace) -> Backend | None:
 
 
 def _warnings(summary: Summary, rates: Rates) -> Iterator[str]:
-    """What was wrong with the server, and what it cost."""
+    """Violations by the server, and what they cost."""
     from shadowprice.cost import show
 
     for flag, times in summary.flags.items():
@@ -275,8 +278,8 @@ def _warnings(summary: Summary, rates: Rates) -> Iterator[str]:
             "the server's own count is unknown"
         )
     if summary.stopped:
-        way_out = "an older server may obey --limit-field max_tokens; " if summary.flags.get("limit_ignored") else ""
-        yield f"{summary.stopped}; nothing more was sent ({way_out}--resume continues)"
+        fix = "an older server may obey --limit-field max_tokens; " if summary.flags.get("limit_ignored") else ""
+        yield f"{summary.stopped}; nothing more was sent ({fix}--resume continues)"
 
 
 def _in_words(teacher: dict[str, Any]) -> str:

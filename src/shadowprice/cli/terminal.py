@@ -37,7 +37,7 @@ class _Cleaned:
 
 @contextmanager
 def cleaned_streams() -> Iterator[None]:
-    """Whatever is printed inside is cleaned: names of models, ids of requests, what servers say."""
+    """Cleans all that is printed inside: names of models, ids of requests, messages of servers."""
     out, err = ((stream and cast(IO[str], _Cleaned(stream))) for stream in (sys.stdout, sys.stderr))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a name that the terminal cannot show must not be an error
@@ -47,7 +47,7 @@ def cleaned_streams() -> Iterator[None]:
 
 
 def raw(stream: IO[str]) -> IO[str]:
-    """The stream itself, for those who move the cursor on purpose."""
+    """The stream itself, for callers that move the cursor on purpose."""
     return stream.raw if isinstance(stream, _Cleaned) else stream
 
 
@@ -68,7 +68,7 @@ def fitted(line: str, width: int) -> str:
 class Screen:
     """Lines at the bottom of a terminal. `lines` is asked for them, given the width, every second and by `redraw`.
 
-    What others print meanwhile has to go through `say`, which puts it above the lines.
+    Meanwhile other output has to go through `say`, which puts it above the lines.
     """
 
     def __init__(self, lines: Callable[[int], list[str]], stream: IO[str], *, every: float = 1.0) -> None:

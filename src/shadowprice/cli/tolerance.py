@@ -1,4 +1,4 @@
-"""What a command puts up with: --patience and --exposure."""
+"""Which faults of a server a command tolerates: --patience and --exposure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def add_tolerance(command: argparse.ArgumentParser) -> None:
         "--exposure",
         default="10%",
         metavar="SHARE",
-        help="share of the budget for which a server is believed that what failed generated nothing (default: 10%%)",
+        help="stop when failed requests that the server says cost nothing exceed this share of the budget "
+        "(default: 10%%)",
     )
 
 

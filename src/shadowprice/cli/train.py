@@ -29,7 +29,7 @@ Learns from traces (see collect) how long the answer to a question will be and h
 
 A fifth of the questions is held out, with all their traces, and the report says how good the forecasts
 for them are: a table (report.md, report.json) and the paper's figure (report.svg, report.png). Then the
-forecaster is trained again, on all traces, and saved: the one in the report has seen fewer of them.
+forecaster is trained again, on all traces, and saved; the report is about the first one.
 --validation 0 trains once and writes no report.
 
 --from adapts an existing forecaster to another model: a hundred traces are enough. `default` is the one
@@ -79,7 +79,7 @@ def _add_encoder(command: argparse.ArgumentParser) -> None:
         group.add_argument(flag, dest=_ENCODER[flag], help=help, **settings)
 
     add("--base", "a name on the hub, or a folder (default: microsoft/deberta-v3-base)", metavar="NAME")
-    add("--heads", "any of spread, success (default: none)", metavar="A,B", type=lambda text: tuple(text.split(",")))
+    add("--heads", "any of spread, correct (default: none)", metavar="A,B", type=lambda text: tuple(text.split(",")))
     add("--epochs", "(default: 10)", metavar="N", type=int)
     add("--batch-size", "(default: 32)", metavar="N", type=int)
     add("--max-length", "read the last N tokens of a question (default: 512)", metavar="N", type=int)

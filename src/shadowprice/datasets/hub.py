@@ -35,7 +35,7 @@ class Row:
         if isinstance(value, int):
             value = str(value)
         if not isinstance(value, str) or not value.strip():
-            raise self.invalid(f"has no text in {column!r}, but {value!r:.40}")
+            raise self.invalid(f"has {value!r:.40} in {column!r}, not a text")
         return value
 
     def optional_text(self, column: str) -> str:
@@ -44,7 +44,7 @@ class Row:
     def texts(self, column: str) -> list[str]:
         value = self._value(column)
         if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-            raise self.invalid(f"has no list of texts in {column!r}, but {value!r:.40}")
+            raise self.invalid(f"has {value!r:.40} in {column!r}, not a list of texts")
         return value
 
     def invalid(self, problem: str) -> InputError:
@@ -82,7 +82,7 @@ def _boxed(row: Row) -> Question:
 
 
 def _open_box(solution: str) -> str:
-    """A few rows of MATH have `\\boxed 7$`, or never close their box: what follows, to the end of the formula."""
+    """The text after `\\boxed` up to the end of the formula: a few rows of MATH have `\\boxed 7$` or an open box."""
     _, box, rest = solution.rpartition("\\boxed")
     return re.split(r"\$|\\\]", rest)[0].strip().removeprefix("{").rstrip(". ") if box else ""
 

@@ -1,8 +1,8 @@
 """Generated questions with known answers, made for a small model: seeded, distinct, as many as needed.
 
-They are for trying things out without a benchmark. Some take a small model ten tokens, some reach any
-cap; some it always answers correctly, some never: differences that a forecast can find. Everything is
-computed from the seed; nothing is read from a file.
+They are for trying things out without a benchmark. A small model answers some of them in ten tokens and
+reaches any cap on others; some it always answers correctly, some never. A forecast can find these
+differences. Everything is computed from the seed; nothing is read from a file.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Task:
 def tasks(seed: int, count: int, *, split: Split | None = None) -> list[Task]:
     """`count` different tasks, in an order drawn from `seed`; a shorter list begins a longer one.
 
-    No two prompts are equal, not even without case and white space. `split` keeps to the training
-    or to the evaluation half of all prompts: the two halves never share one, whatever the seeds.
+    No two prompts are equal, even if case and white space are ignored. `split` selects the training or
+    the evaluation half of all prompts: the two halves never share one, under any seeds.
     """
     if split not in (None, "train", "eval"):
         raise InputError(f"split is {split!r}", fix="choose train or eval")

@@ -3,7 +3,7 @@
 scheduler   what a scheduler is, and what all of them share
 reserved    any policy, cleared in rounds
 metered     serving by index
-auto        index where answers can be continued, else expected: what `run` does unless it is told otherwise
+auto        index where answers can be continued, else expected: the default of `run`
 fixed       the same grant for every request: collecting traces, asking a teacher
 prompts     prompts that state the limit
 breaker     how many attempts may be under way; outages
@@ -37,8 +37,8 @@ class Settings:
     policy      a name in `market.POLICIES`; `index` (metered accounting only); or `auto`: the index in metered
                 accounting where the backend continues answers, `expected` in reserved accounting where it does not
     accounting  reserved: grants count against the budget until their answers end; metered: tokens count when
-                they are generated, and answers continue where they stopped. Where policy and accounting are left out,
-                the one follows from the other; without both it is `auto`
+                they are generated, and answers continue where they stopped. If only one of policy and accounting is
+                given, the other follows from it; without both, the policy is `auto`
     reclaim     clear again with what was not used (reserved accounting; metered always does)
     samples     answers that a request may have from its grant, one after the other
     chunk       minimum tokens of a chunk (index)
@@ -69,15 +69,15 @@ class Settings:
         if self.accounting not in ("reserved", "metered"):
             raise InputError(f"accounting {self.accounting!r}", fix="choose reserved or metered")
         if self.samples < 1 or self.concurrency < 1:
-            raise InputError("samples and concurrency start at 1", fix="give 1 or more")
+            raise InputError("samples and concurrency must be at least 1", fix="give 1 or more")
         if self.max_tokens is not None and self.max_tokens < 1:
             raise InputError(f"max_tokens is {self.max_tokens}", fix="give 1 or more, or leave it out")
         if self.policy == "auto":
             if self.options or self.samples != 1 or not self.reclaim or self.accounting != "metered":
-                raise InputError("policy auto takes no other choices", fix="name a policy")
+                raise InputError("policy auto cannot be combined with other settings", fix="name a policy")
         elif self.policy == "index":
             if self.accounting != "metered":
-                raise InputError("policy index in reserved accounting: it grants nothing ahead", fix="use metered")
+                raise InputError("policy index needs metered accounting", fix="use metered")
             if self.options:
                 raise InputError("policy index takes no options", fix="leave them out")
         else:

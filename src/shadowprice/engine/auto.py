@@ -1,10 +1,10 @@
-"""The best that the evidence knows for the server at hand.
+"""The policy that the evidence favours for the server at hand.
 
     the server continues answers      metered accounting with the index
     it does not                       reserved accounting with `expected`, cleared again with what was not used
 
-Some servers show only by trying which of the two they are. The index tries it first, with two short pieces of one
-answer; if the server turns out to start over, everything goes on with `expected`, and that answer is generated again.
+Some servers have to be tried first. The index asks for one answer in two short pieces; if the server starts over
+instead of continuing, all requests are served by `expected`, and that answer is generated again.
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@ back for it until then. An attempt with an unknown outcome has spent its reserva
 request continues. An unexpected exception, from a bug in this package or in a backend, is a failure of one request
 like any other: it does not end the run. Outages are waited out (`engine.breaker`).
 
-**Exposure.** That a server generated nothing for a request it received is the server's word. Grants that are taken on
-its word add up, each of them once, and beyond a share of the budget the run stops. On top of that share come what was
-under way at the same time, and the probes of an outage, which are sent one at a time.
+**Exposure.** Only the server knows that it generated nothing for a request it received. Grants that were not charged
+because a server said so add up, each of them once, and the run stops when they exceed a share of the budget. Not
+included in that share are what was under way at the same time, and the probes of an outage, sent one at a time.
 
 A server that ignores a limit breaks the promise of the budget. Answers under way are received to their end and
 charged for what they used; nothing more is sent.
@@ -43,7 +43,7 @@ _POLL = 0.2  # seconds between two checks whether the execution was stopped, whi
 
 @dataclass(frozen=True)
 class Tolerance:
-    """What an execution puts up with.
+    """How many faults of a server an execution tolerates.
 
     patience  seconds that an outage may last before the execution stops
     pause     seconds before the first repetition; later ones wait twice as long each time

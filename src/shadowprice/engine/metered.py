@@ -12,7 +12,7 @@ correct answer stays as forecast.
 **Two ways of pausing.** If an answer can be continued from a part of it, its request waits between chunks while others
 generate. If not, it is answered in one go, with a limit at the age where its index falls below the price. The limit
 has to end it: if the connection were closed instead, it would be unknown how much the server generated before it
-noticed, and the whole grant would be charged. Some servers only show by trying which of the two they are: the first
+noticed, and the whole grant would be charged. For some servers it is unknown whether they continue answers: the first
 answer is then generated in two short pieces before anything else is sent.
 
 **Many at the same time.** Work is sent ahead of its turn, since others are under way. When the budget comes near its

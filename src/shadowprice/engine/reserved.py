@@ -95,7 +95,7 @@ class Reserved:
         self._batch.add(requests, forecast)
 
     def adopt(self, other: Metered) -> None:
-        """Goes on with the requests of another scheduler, of whose work nothing is under way."""
+        """Takes over the requests of another scheduler, none of which may be under way."""
         self._batch = other.batch
         self._batch.can_continue = None
         self.rounds = other.rounds
@@ -205,16 +205,16 @@ class Reserved:
     def _leftovers(
         self, waiting: Sequence[int], age: NDArray[np.int64], room: NDArray[np.float64], available: int
     ) -> NDArray[np.int64]:
-        """What is left where the market admits nobody: no budget stays idle while somebody waits.
+        """Grants when the market admits no request: no budget stays idle while requests wait.
 
-        Everybody is served as far as they may be, if that is affordable. If not, the shortest forecasts are, with a
-        margin; the first of them with less, as long as that is its forecast or its limit.
+        If that is affordable, every request gets its cap. If not, the shortest forecasts are served, with a margin; the
+        first of them also without the margin, if the rest is enough for its forecast or its cap.
         """
         batch = self._batch
         if self._cost(waiting, room) <= available:
             return room.astype(np.int64)
         grants = np.zeros(len(waiting), dtype=np.int64)
-        # An answer that is longer than its forecast is expected to go on for as long again.
+        # An answer that is longer than its forecast is expected to double its length.
         tokens = np.maximum(batch.forecast.tokens[np.asarray(waiting)], age)
         wanted = np.maximum(1, np.minimum(room, np.ceil(_MARGIN * tokens)))
         for at in np.argsort(tokens, kind="stable").tolist():

@@ -120,7 +120,7 @@ class Batch:
     """The requests of a scheduler and the state of each, by place. It decides nothing: the scheduler does.
 
     max_tokens    no answer gets more
-    attempts      at one request since its last success, whatever their outcome
+    attempts      at one request since its last answer or part of one, with any outcome
     samples       answers of a request, each of which may have `max_tokens`
     can_continue  which answers can be continued from a part of them; None: none
     """
@@ -237,8 +237,9 @@ class Batch:
         """The result of a request after an error if another attempt would not help; None: it waits."""
         error = self.error[place]
         if isinstance(error, Refused):
-            anew = error.code == "not_continued" or self.continues(place) is False  # or it has just become known
-            return None if place in self.so_far and anew and self.start_over(place) else self._failed(place)
+            # The code, or what is known since this attempt, shows that the part of an answer cannot be continued.
+            stuck = error.code == "not_continued" or self.continues(place) is False
+            return None if place in self.so_far and stuck and self.start_over(place) else self._failed(place)
         return self._failed(place) if self.tries[place] >= self.attempts else None
 
     def answered(self, place: int, answer: Completion, correct: bool | None = None, **extra: Any) -> Result:

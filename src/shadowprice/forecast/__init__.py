@@ -47,7 +47,7 @@ KINDS: dict[str, Callable[[], type[Forecaster]]] = {
 
 
 def load(folder: str | os.PathLike[str]) -> Forecaster:
-    """The forecaster in a folder, whatever its kind."""
+    """The forecaster in a folder, of any kind."""
     kind, _ = description(folder)
     if kind not in KINDS:
         raise InputError(f"a forecaster of unknown kind {kind!r}", path=folder, fix="update shadowprice")

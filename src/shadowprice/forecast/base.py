@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, Self
 
 from shadowprice.errors import InputError
-from shadowprice.forecast.shared import Bare, bare
+from shadowprice.forecast.shared import SharedText, without_shared_text
 from shadowprice.types import Forecast, Request, Trace
 
 if TYPE_CHECKING:
@@ -18,17 +18,17 @@ CHUNK = 512  # requests forecast at a time
 
 
 class Predictor(Protocol):
-    """All that planning needs. It is called with `CHUNK` requests at a time, so that a batch need not fit in memory."""
+    """All that planning needs. It is called with at most `CHUNK` requests, so that a batch need not fit in memory."""
 
     def predict(self, requests: Sequence[Request]) -> Forecast:
-        """One forecast per request, in order; for one answer each, whatever `answers` says."""
+        """One forecast per request, in order; each is for one answer, even if the request asks for several."""
         ...
 
 
 def predict_all(predictor: Predictor, requests: Sequence[Request]) -> Forecast:
-    """The forecasts of a batch, from what its requests do not share (`forecast.shared`)."""
-    batch = Bare()
-    parts = [predictor.predict(batch.requests(requests[i : i + CHUNK])) for i in range(0, len(requests), CHUNK)]
+    """The forecasts of a batch, without the text that its requests share (`forecast.shared`)."""
+    shared = SharedText()
+    parts = [predictor.predict(shared.strip_requests(requests[i : i + CHUNK])) for i in range(0, len(requests), CHUNK)]
     return Forecast.joined(parts)
 
 
@@ -63,7 +63,7 @@ class Forecaster(ABC):
         """One forecast per text, in order."""
 
     def predict(self, requests: Sequence[Request | str]) -> Forecast:
-        """One forecast per request or text, in order; for one answer each, whatever `answers` says."""
+        """One forecast per request or text, in order; each is for one answer, even if the request asks for several."""
         if isinstance(requests, str):
             raise InputError("one string is not a list of requests", fix="give [text]")
         return self._predict([request if isinstance(request, str) else request.text for request in requests])
@@ -75,5 +75,5 @@ class Forecaster(ABC):
         """
         from shadowprice.forecast.evaluation import evaluate  # half a second to import: scipy.stats
 
-        forecast = self._predict(bare([trace.prompt for trace in traces]))
+        forecast = self._predict(without_shared_text([trace.prompt for trace in traces]))
         return evaluate(forecast, traces, resamples=resamples, seed=seed)

@@ -7,11 +7,11 @@ What is corrected, with m the log of the forecast median and p the forecast chan
               the ceil(0.8 (n + 1))-th smallest of the factors that the traces would have needed)
     tail      the degrees of freedom under which the traces are most likely
     correct   logit p' = shift + slope logit p
-    solved    wrong answers run longer, the more so the likelier they are: the median of correct
+    solved    wrong answers are longer, above all where they are likely: the median of correct
               answers is m' - gap (1 - p'), with a spread of its own
 
-Slopes have a prior around 1, shifts of the odds and the gap one around what is usual: with few traces
-a forecast is shifted and scaled, with many its slope changes as well. A truncated trace is censored:
+Slopes have a prior around 1, the shift of the odds one around 0, and the gap one around a usual value:
+few traces shift and scale a forecast, many change its slope as well. A truncated trace is censored:
 its answer is longer than what was recorded. Medians and quantiles are Kaplan-Meier estimates, which
 such traces do not bias.
 """
@@ -37,9 +37,9 @@ _FEWEST = 10
 _SPREADS = (0.02, 8.0)
 _LONGEST = 16.0  # log tokens
 _TAILS = (np.inf, 10.0, 5.0, 3.0, 2.0)  # degrees of freedom to choose from
-_USUAL_GAP = 0.3  # of the log length
+_USUAL_GAP = 0.3  # in log tokens
 _SLOPE_SD, _ODDS_SHIFT_SD, _ODDS_SLOPE_SD, _GAP_SD = 0.3, 2.0, 0.2, 0.3  # standard deviations of the priors
-_Z90 = 1.2815515655446004  # 90% of a normal law are below it
+_Z90 = 1.2815515655446004  # the 90% quantile of a normal law
 
 
 @dataclass(frozen=True)
@@ -113,8 +113,8 @@ def recalibrate(forecast: Forecast, age: NDArray[np.int64], ended: NDArray[np.bo
     """The forecast, corrected by what a run has shown: the age that each answer has reached, and which ended there.
 
     The correction is one shift of all log lengths, one factor on their spread, and a tail if the forecast has
-    none: a run shows no more. It serves the most promising requests first, so that it learns nothing about how
-    the others differ, and little about how long the longest are.
+    none. A run does not show more than that: it serves the most promising requests first, so it learns nothing
+    about how the others differ, and little about the longest answers.
     """
     begun = age > 0
     some, running = forecast.take(begun), ~ended[begun]
@@ -180,7 +180,8 @@ def _factor(z: Array, censored: NDArray[np.bool_], tail: ArrayLike) -> float:
     """
     upper = np.log(Expected(1.0, 1.0, tail=tail).quantile(0.9))
     needed = np.where(z < 0, z / -_Z90, z / upper)
-    # Cut above the median, an answer needs this factor or a larger one; cut below it, it counts as if it ended there.
+    # An answer that was cut above the median needs this factor or a larger one; one that was cut below it counts as
+    # if it had ended there.
     rank = min(1.0, np.ceil(0.8 * (z.size + 1)) / z.size)
     return max(1e-3, _quantile(needed, censored & (z > 0), rank))
 

@@ -10,8 +10,8 @@ from shadowprice.errors import MarketError
 from shadowprice.market.curves import Expected, length_cdf
 from shadowprice.types import Forecast
 
-_SURE = 1 - 1e-9  # the last quantile that is looked up: beyond it nothing is known about a law's tail
-_TOKENS = (1.0, 2.0**40)  # at least one token is to come
+_LAST_QUANTILE = 1 - 1e-9  # beyond it nothing is known about a law's tail
+_TOKENS = (1.0, 2.0**40)  # least and most that can be left
 
 
 def remaining(forecast: Forecast, age: ArrayLike) -> Forecast:
@@ -54,7 +54,7 @@ def _survival(age: Array, median: Array, spread: Array, tail: Array | None) -> A
 
 def _median_left(age: Array, median: Array, spread: Array, tail: Array | None) -> Array:
     law = Expected(median, spread, tail=tail)
-    middle = np.minimum((1 + law.value(age)) / 2, _SURE)
+    middle = np.minimum((1 + law.value(age)) / 2, _LAST_QUANTILE)
     return np.clip(law.quantile(middle) - age, *_TOKENS)
 
 

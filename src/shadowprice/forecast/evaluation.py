@@ -10,8 +10,8 @@
 
 A truncated answer is longer than what was recorded, by an unknown amount:
 
-- ranks: it counts as longer than all answers that ended, and equal to other truncated ones, if none that ended
-  is longer than where it was cut; otherwise its rank is unknown, and it is left out, here and in the tiers.
+- ranks: if it was cut above the longest answer that ended, it counts as longer than all of these, and as equal to
+  other truncated answers. Otherwise its rank is unknown, and it is left out, here and in the tiers.
 - log error: left out.
 - coverage: it is certainly outside if the interval ends before the cut. Otherwise it counts with the chance
   that the forecast itself gives it, given that it is longer than the cut. Leaving it out would bias the rest,
@@ -47,7 +47,7 @@ Groups = NDArray[np.intp]  # the place of each value among the distinct ones: al
 
 @dataclass(frozen=True)
 class Scores:
-    """The measures above; None where there is nothing to compute one from: too few traces, or all equal.
+    """The measures above; None where one cannot be computed: there are too few traces, or all values are equal.
 
     The ranges are 95% bootstrap intervals over questions, each with all its traces.
     """
@@ -169,7 +169,7 @@ def _lengths(traces: Sequence[Trace]) -> Array:
 
 
 def _ranked_lengths(tokens: Array, truncated: Mask) -> tuple[Array, Mask]:
-    """Lengths to rank by, and which are known: of answers that ended, and of those cut after all of these ended."""
+    """Lengths to rank by, and which ranks are known: of answers that ended, or were cut above all that ended."""
     known = ~truncated | (tokens >= tokens[~truncated].max(initial=0.0))
     return np.where(truncated, np.inf, tokens), known
 

@@ -34,7 +34,7 @@ _CLASS[[*b" \t\n\r\v\f\0"]] = _SPACE
 _CLASS[[*b"abcdefghijklmnopqrstuvwxyz\\", *range(128, 256)]] = _LETTER
 _CLASS[[*b"0123456789"]] = _DIGIT
 _P = 0x9E3779B97F4A7C15  # odd, so that it has an inverse modulo 2^64
-_MIX, _PAIR = np.uint64(0xD6E8FEB86659FD93), np.uint64(0xA24BAED4963EE407)  # odd, with bits in no order
+_MIX, _PAIR = np.uint64(0xD6E8FEB86659FD93), np.uint64(0xA24BAED4963EE407)  # odd numbers with random bits
 _STEM = 5  # the first letters of a longer word are a feature of their own
 _COUNTED = b"$=?\n,^+"  # signs that have a column of their own in the structure
 
@@ -142,7 +142,7 @@ def _structure(words: _Words, hashed: sparse.csr_array) -> Array:
 
 
 def _mixed(hashes: _U64) -> _U64:
-    """Spreads every difference over all bits, the upper ones above all."""
+    """Mixes the bits of each hash, so that every input bit affects the upper bits, which choose the column."""
     hashes = (hashes ^ (hashes >> np.uint64(32))) * _MIX
     return (hashes ^ (hashes >> np.uint64(29))) * _MIX
 

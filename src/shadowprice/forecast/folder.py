@@ -24,10 +24,10 @@ _FIX = "train it again, or give another folder"
 
 @contextmanager
 def written(folder: str | os.PathLike[str], kind: str, about: Mapping[str, Any]) -> Iterator[Path]:
-    """A scratch folder to fill, which takes the place of `folder` only if everything went well.
+    """A scratch folder to fill, which replaces `folder` if no error occurs.
 
-    `about` is what the forecaster stores in its description. A folder that exists is replaced if it
-    holds a forecaster, and left alone if it holds anything else.
+    `about` is what the forecaster stores in its description. An existing folder is replaced only if it
+    holds a forecaster.
     """
     place = Path(os.path.realpath(folder))
     refuse_others(folder)
@@ -50,10 +50,10 @@ def written(folder: str | os.PathLike[str], kind: str, about: Mapping[str, Any])
 
 
 def refuse_others(folder: str | os.PathLike[str]) -> None:
-    """Raises if a forecaster may not be written there: check it before a long training."""
+    """Raises InputError if the folder holds anything but a forecaster; to be called before a long training."""
     place = Path(folder)
     if place.exists() and not ((place / _DESCRIPTION).is_file() or (place.is_dir() and not any(place.iterdir()))):
-        raise InputError("holds something else than a forecaster", path=folder, fix="name a new folder")
+        raise InputError("holds something other than a forecaster", path=folder, fix="name a new folder")
 
 
 def fingerprint(folder: str | os.PathLike[str]) -> str:

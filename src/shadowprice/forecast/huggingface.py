@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silences those that are imported, and restores their settings: callers report what matters themselves."""
+    """Silences the libraries that are imported, and restores their settings afterwards."""
     with ExitStack() as restore:
         for name in ("datasets", "huggingface_hub", "transformers"):
             logger = logging.getLogger(name)

@@ -1,13 +1,12 @@
-"""What all requests of a batch say tells nothing about any of them.
+"""Removes the text that nearly all requests of a batch share before forecasts are made.
 
-"Please reason step by step, and put your final answer within \\boxed{}." after every question says how the batch is
-asked, not how long one answer is beside another; and a forecaster that has learned from bare questions takes its words
-for the question's. So the instruction that nearly all texts of a batch begin or end with is removed before a forecast
-is made: system prompts, preambles with examples, closing instructions.
+An instruction after every question, such as "Please reason step by step, and put your final answer within \\boxed{}.",
+does not make one answer longer than another. But a forecaster that was trained on questions alone would read it as a
+part of the question. So system prompts, preambles with examples and closing instructions are removed.
 
-Only whole sentences, lines and labels such as "Question:" are removed, so that questions which only sound alike ("What
-is the sum of 3 and 4?") stay whole, and never all of a text. The instructions of our own templates are removed
-from any text.
+Only whole sentences, lines and labels such as "Question:" are removed, so that questions with similar words ("What is
+the sum of 3 and 4?") stay whole, and never all of a text. The instructions of our own templates are removed from any
+text.
 """
 
 from __future__ import annotations
@@ -24,25 +23,25 @@ from shadowprice.types import Forecast, Request
 if TYPE_CHECKING:
     from shadowprice.forecast.base import Predictor
 
-__all__ = ["Bare", "Unworded", "bare"]
+__all__ = ["SharedText", "WithoutTemplate", "without_shared_text"]
 
-_FEWEST = 8  # different texts; fewer may sound alike by chance
+_FEWEST = 8  # different texts; fewer may be similar by chance
 _SHARE = 0.95  # of the texts
 # Where a sentence, a line, or a label such as "Answer the question:" ends, and the next one begins.
 _START = re.compile(r"\n\s*|[.!?][\"'”’)\]*]*\s+")
 _LABEL = re.compile(r"[#*\s]*\w+(?: \w+){0,7}[*]*:[*]*\s+")
-_SPEAKS = re.compile(r"\w")
+_WORD = re.compile(r"\w")
 
 
-class Bare:
-    """Texts without what they share. Given a batch in pieces, a short piece is treated as those before it."""
+class SharedText:
+    """What the texts of a batch share. The batch may come in parts: one with few texts is treated like those before."""
 
     def __init__(self) -> None:
         self._prefix = self._suffix = ""
 
-    def requests(self, requests: Sequence[Request]) -> Sequence[Request]:
+    def strip_requests(self, requests: Sequence[Request]) -> Sequence[Request]:
         texts = [request.text for request in requests]
-        found = self.texts(texts)
+        found = self.strip(texts)
         if found == texts:
             return requests
         return [
@@ -50,7 +49,7 @@ class Bare:
             for request, text in zip(requests, found, strict=True)
         ]
 
-    def texts(self, texts: Sequence[str]) -> list[str]:
+    def strip(self, texts: Sequence[str]) -> list[str]:
         texts = [_without_instruction(text) for text in texts]
         different = sorted(set(texts))
         if len(different) >= _FEWEST:
@@ -59,18 +58,18 @@ class Bare:
             self._suffix = _whole_suffix(_shared_prefix(backwards)[::-1])
         if not self._prefix and not self._suffix:
             return texts
-        return [self._strip(text) for text in texts]
+        return [self._strip_one(text) for text in texts]
 
-    def _strip(self, text: str) -> str:
+    def _strip_one(self, text: str) -> str:
         rest = text.removeprefix(self._prefix)
         rest = rest.removesuffix(self._suffix) if len(rest) > len(self._suffix) else rest
         if len(rest) == len(text):
             return text
-        return rest.strip() if _SPEAKS.search(rest) else text
+        return rest.strip() if _WORD.search(rest) else text
 
 
-class Unworded:
-    """A predictor that is shown questions without the words that we have put around them, however few they are."""
+class WithoutTemplate:
+    """A predictor for requests made with `template` and `system`: it is given the questions alone, however few."""
 
     def __init__(self, predictor: Predictor, template: str = PLAIN, system: str | None = None) -> None:
         before, _, after = template.partition(PLAIN)
@@ -85,23 +84,23 @@ class Unworded:
         for words in self._before:
             rest = rest.removeprefix(words).lstrip()
         rest = rest.removesuffix(self._after).rstrip() if self._after else rest
-        return rest if _SPEAKS.search(rest) else text
+        return rest if _WORD.search(rest) else text
 
 
-def bare(texts: Sequence[str]) -> list[str]:
-    """The texts of one batch without what they share."""
-    return Bare().texts(texts)
+def without_shared_text(texts: Sequence[str]) -> list[str]:
+    """The texts of one batch, without what they share."""
+    return SharedText().strip(texts)
 
 
 def _without_instruction(text: str) -> str:
     for instruction in INSTRUCTIONS:
-        if text.endswith(instruction) and _SPEAKS.search(rest := text.removesuffix(instruction)):
+        if text.endswith(instruction) and _WORD.search(rest := text.removesuffix(instruction)):
             return rest.rstrip()
     return text
 
 
 def _shared_prefix(texts: list[str]) -> str:
-    """The longest text that at least `_SHARE` of the sorted `texts` begin with: neighbours, as they are sorted."""
+    """The longest prefix that at least `_SHARE` of `texts` have in common. Sorted, these texts are neighbours."""
     width = ceil(_SHARE * len(texts))
     longest = ""
     for first, last in zip(texts, texts[width - 1 :], strict=False):
@@ -122,12 +121,12 @@ def _whole_prefix(shared: str) -> str:
         end = found.end()
     if label := _LABEL.match(shared, end):
         end = label.end()
-    return shared[:end] if _SPEAKS.search(shared, 0, end) else ""
+    return shared[:end] if _WORD.search(shared, 0, end) else ""
 
 
 def _whole_suffix(shared: str) -> str:
     """As much of it as begins with a sentence or a line."""
-    if not _SPEAKS.search(rest := shared.lstrip()):
+    if not _WORD.search(rest := shared.lstrip()):
         return ""
     space = shared[: len(shared) - len(rest)]
     if "\n" in space or (space and rest[:1].isupper()):

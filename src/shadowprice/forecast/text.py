@@ -4,10 +4,10 @@
 
 by ridge regression over questions. The target of a question is the mean of its traces, after the
 average difference of each model from the others (its habit) is subtracted. Adapting to other traces
-takes the earlier scores, up to scale, as known, and fits the difference by the same regression; where
-that does not help on questions it has not seen, it is left out. Fitting is adapting from nothing. The
-spread, which the regression leaves open, is regressed in turn on the two scores. All of that is then
-calibrated (`calibration`), on forecasts for questions that were left out of the fit.
+rescales the earlier scores and fits what remains by the same regression; if that does not help on
+questions that were left out, only the mean is changed. Fitting is adapting from zero. The spread is
+fitted in a second regression, on the two scores. Everything is then calibrated (`calibration`), on
+forecasts for questions that were left out of the fit.
 
 Truncated traces are censored: they enter with what a normal law expects beyond where they were cut.
 """
@@ -32,14 +32,14 @@ from shadowprice.forecast.base import Forecaster
 from shadowprice.forecast.calibration import Calibration, impute_censored
 from shadowprice.forecast.features import COLUMNS, STRUCTURE, features
 from shadowprice.forecast.folder import description, written
-from shadowprice.forecast.shared import bare
+from shadowprice.forecast.shared import without_shared_text
 from shadowprice.forecast.splits import folds, questions_of
 from shadowprice.types import Forecast, Trace
 
 _ARRAYS = "weights.npz"
 _FEWEST = 20
 _FOLDS = 5
-_PASSES = 3  # over censored lengths and the habits of models, which depend on the fit, as the fit does on them
+_PASSES = 3  # censored lengths and the habits of models depend on the fit, and the fit depends on them
 _MEAN = 10.0  # in the column of the mean: large, so that the penalty hardly touches it
 _UNKNOWN = 1.0  # score of correctness where no trace is graded
 _STEEP = 5.0  # log odds per unit of that score, before calibration
@@ -71,8 +71,8 @@ class TextForecaster(Forecaster):
     """Trained in seconds, saved in a few hundred kilobytes.
 
     penalty    shrinks the weights
-    structure  how much the structure counts beside the words, for length and for correctness: length less, since
-               how long answers to similar questions are differs more from model to model
+    structure  weight of the structure beside the words, for length and for correctness; it is smaller for length,
+               because lengths differ more from model to model
     """
 
     def __init__(self, penalty: float = 3.0, structure: tuple[float, float] = (0.02, 0.1)) -> None:
@@ -113,7 +113,7 @@ class TextForecaster(Forecaster):
             raise InputError(
                 f"{first.size} questions are too few to learn from", fix=f"give the traces of {_FEWEST} or more"
             )
-        words, structure = features(bare([used[i].prompt for i in first]))
+        words, structure = features(without_shared_text([used[i].prompt for i in first]))
         base = known or _Weights.zero(structure)
         design = _design(words, base.standardised(structure))
         before = design @ base.linear
@@ -125,7 +125,7 @@ class TextForecaster(Forecaster):
             slope, change = self._regress(design, before, wanted)
             scores = slope * before + design @ change
         unseen = self._cross_fit(design, before, wanted)
-        if known:  # a difference that does not help on questions it has not seen is left out
+        if known:  # a difference that does not help on unseen questions is reduced to its mean
             unseen_mean = self._cross_fit(design, before, wanted, only_mean=True)
             worse = ~(_error(wanted, unseen) < _error(wanted, unseen_mean))
             unseen = np.where(worse, unseen_mean, unseen)
@@ -224,7 +224,7 @@ _SHAPES = {
 
 
 class _Targets:
-    """What is to be learned about each question: log length and correctness, without the habits of the models."""
+    """The targets of each question: log length and correctness, without the habits of the models."""
 
     def __init__(self, traces: Sequence[Trace], question: NDArray[np.intp]) -> None:
         self.question = question
@@ -284,8 +284,8 @@ def _forecast(scores: Array, spread: Array) -> Forecast:
 def _spread(scores: Array, errors: Array, question: NDArray[np.intp]) -> Array:
     """Weights of the log of the spread, by ridge regression: E ln|e| = ln(spread) - 0.635 for a normal e.
 
-    Words and structure add less information than noise: a request that seems
-    uncertain is served first where tokens are metered, so that a mistake here is expensive.
+    Words and structure are not used: they add more noise than information. Mistakes here are expensive, because in
+    metered accounting a request that seems uncertain is served first.
     """
     x = np.hstack([scores, np.ones((len(scores), 1))])[question]
     y = np.log(np.abs(errors) + 0.02) + 0.635

@@ -1,7 +1,7 @@
 """Training a forecaster on traces, and evaluating it on questions that it was not trained on.
 
-The traces of a share of the questions are held out, a forecaster is trained on the rest and evaluated on those.
-Then another is trained on all traces: that one is for use, and should be at least as good as the one evaluated.
+The traces of a share of the questions are held out, and a forecaster that is trained on the rest is evaluated on them.
+Then the forecaster to use is trained on all traces; it should be at least as good as the one that was evaluated.
 """
 
 from __future__ import annotations

@@ -3,9 +3,11 @@
 jsonl       JSON lines: gzip or not, with the number of the line in every error
 batch       OpenAI Batch files; a limit put into a line without changing another byte of it
 limits      the fields that limit an answer, by endpoint
-inputs      what a user wants answered, from a file in any usual form
+inputs      questions or requests of a user, from a file in any usual form
 rows        the rows of such files: lines of text, CSV, JSON lines
-requests    requests for a run, from any form in Python, and what is refused
+requests    requests for a run, from any form in Python, and checks on them
+asked       questions and correct answers of a run, kept for reports
+spreadsheet results as CSV
 templates   prompts that a question is put into
 questions   questions and their gold answers
 traces      recorded answers

@@ -1,4 +1,4 @@
-"""What was asked: the question and the correct answer of every request, as a run folder keeps them for reports."""
+"""The question and the correct answer of every request, as a run folder keeps them for reports."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def asked_lines(requests: Iterable[Request], gold: Gold | None = None) -> Iterat
 
 
 def read_asked(path: str | os.PathLike[str]) -> Iterator[tuple[str, Asked]]:
-    """By request, in order; ends where the file is missing or damaged, since it is only there to be shown."""
+    """By request, in order; ends where the file is missing or damaged, because it is only used for reports."""
     if not os.path.isfile(path):
         return
     try:

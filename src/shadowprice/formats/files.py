@@ -17,7 +17,7 @@ from typing import IO, TypeAlias
 from shadowprice.errors import InputError
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_LITTLE = 2**16  # bytes: with less, SQLite reports a disk that is full as an input/output error
+_LITTLE = 2**16  # bytes: with less space, SQLite may report a full disk as an input/output error
 
 Target: TypeAlias = "str | os.PathLike[str] | IO[bytes]"
 
@@ -106,7 +106,7 @@ def _copy(file: IO[bytes], target: Target) -> None:
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
-    """Raises InputError if a file cannot be written there: to be called before the work whose results go into it."""
+    """Raises InputError if a file cannot be written there; to be called before the work that produces it."""
     path = os.fspath(path)
     if _mode(path) is None:
         return  # a pipe or a device
@@ -120,11 +120,11 @@ def check_writable(path: str | os.PathLike[str]) -> None:
 
 @contextmanager
 def _naming(path: str) -> Iterator[None]:
-    """A full disk says which file did not fit."""
+    """Turns an error about a full disk into an InputError that names the file."""
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        if error.errno in _FULL:
             raise _unwritable(path, error) from None
         raise
 
@@ -149,7 +149,7 @@ def _unwritable(target: str, error: OSError) -> InputError:
 
 
 def write_problem(path: str | os.PathLike[str], error: Exception) -> str:
-    """Why a file could not be written; of a full disk, how much space is left."""
+    """Why a file could not be written; if the disk is full, how much space is left."""
     full = getattr(error, "errno", None) in _FULL
     full |= getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
     uncertain = str(getattr(error, "sqlite_errorname", "")).startswith("SQLITE_IOERR")
@@ -168,7 +168,7 @@ def _space(path: str | os.PathLike[str]) -> int:
 
 
 def sync_folder(path: str | os.PathLike[str]) -> None:
-    """Makes it survive a power cut that a file is where it is."""
+    """Makes the creation or renaming of a file survive a power cut."""
     folder = os.open(os.path.dirname(os.path.realpath(path)), os.O_RDONLY)
     try:
         os.fsync(folder)

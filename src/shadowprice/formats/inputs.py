@@ -1,4 +1,4 @@
-"""What a user wants answered, from a file in any usual form.
+"""Questions or requests of a user, from a file in any usual form.
 
     a question a line          questions.txt
     columns                    questions.csv, questions.tsv
@@ -6,7 +6,7 @@
     OpenAI Batch files         {"custom_id": ..., "method": "POST", "url": ..., "body": {...}}
 
 Each may be gzipped. A Batch file is passed on as it is: it may be larger than memory. Everything else becomes
-questions, with correct answers where there are some, and ids that are made from the text where there are none.
+questions, with correct answers if the file has them, and with ids made from the text if it has none.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from shadowprice.formats.templates import PLAIN, prompted
 
 __all__ = ["Fields", "Input", "read_input"]
 
-# Names of fields, the first that is found is used.
+# Names of fields; the first one that is found is used.
 PROMPTS = ("question", "prompt", "problem", "input", "messages")
 GOLDS = ("gold", "answer", "target")
 IDS = ("custom_id", "id")
@@ -39,7 +39,7 @@ _LISTED = 12  # columns named in an error
 
 @dataclass(frozen=True)
 class Fields:
-    """The fields that hold prompt, correct answer and id, where the usual names are not meant."""
+    """The names of the fields with prompt, correct answer and id; None: the usual names."""
 
     prompt: str | None = None
     gold: str | None = None
@@ -76,7 +76,7 @@ class Input:
             return [self._record(question) for question in self.questions]
         if self.template == PLAIN and not self.system:
             return self.path
-        return [self._worded(line) for line in read_batch(self.path, self.label)]
+        return [self._in_template(line) for line in read_batch(self.path, self.label)]
 
     def batch(self) -> Iterator[BatchLine]:
         """The requests, one after the other."""
@@ -98,7 +98,7 @@ class Input:
             body = {"model": self.model, **body}
         return {"custom_id": question.id, "method": "POST", "url": "/v1/chat/completions", "body": body}
 
-    def _worded(self, line: BatchLine) -> dict[str, Any]:
+    def _in_template(self, line: BatchLine) -> dict[str, Any]:
         record = parse_object(line.raw)
         try:
             return {**record, "body": prompted(record["body"], self.template, self.system)}
@@ -138,18 +138,18 @@ def read_input(
 
 
 def _batch_note(path: str, label: str) -> str | None:
-    """Whether JSON lines are a Batch file, by the first one: None if not, else what there is to say about it."""
+    """A remark on a Batch file, often empty; None if the first line shows that it is not a Batch file."""
     number, line = next(read_lines(path, label), (0, b""))
     try:
         record = parse_object(line)
     except InputError:
         if line == b"{":
             raise InputError("an object over several lines", path=label, line=number, fix=_ONE_LINE) from None
-        return ""  # the reader of batch files says what is wrong with it
+        return ""  # the reader of batch files reports what is wrong
     if "body" not in record and (any(name in PROMPTS for name in _names(record)) or not record.keys() & {*_BATCH}):
         return None
     if isinstance(record.get("custom_id"), int) and not isinstance(record["custom_id"], bool):
-        return f"{label}: custom_id is a number there; results carry it as text"
+        return f"{label}: custom_id is a number; it is text in the results"
     return ""
 
 
@@ -249,7 +249,7 @@ def _prompt(value: Any, name: str) -> tuple[str, dict[str, Any] | None]:
 
 
 def _made_id(question: Question, seen: set[str]) -> str:
-    """The same for the same question in every file; the second time in one file it ends in -2."""
+    """An id that is the same for the same question in every file; a repetition in one file ends in -2."""
     content = question.problem.encode() if question.body is None else orjson.dumps(question.body)
     name = f"q-{hashlib.sha256(content).hexdigest()[:12]}"
     number, made = 1, name

@@ -1,4 +1,4 @@
-"""JSON lines: the one reader and the one writer of them.
+"""JSON lines: the only reader and the only writer.
 
 A file may be plain or gzipped (its content decides, not its name), with or without a byte order mark, with Unix or
 Windows line ends, and it may be a pipe: it is read once, from start to end, one line at a time.
@@ -82,7 +82,7 @@ def parse_object(line: bytes, *, form: str = "{...}") -> dict[str, Any]:
 
 
 def decoded(text: bytes, path: Path) -> str:
-    """The text in UTF-8, without its byte order mark; anything else is an InputError that says what it looks like."""
+    """The text in UTF-8, without its byte order mark; otherwise an InputError with the likely encoding."""
     try:
         return text.removeprefix(_BYTE_ORDER_MARK).decode()
     except UnicodeDecodeError as invalid:
@@ -92,7 +92,7 @@ def decoded(text: bytes, path: Path) -> str:
 
 
 def not_text(head: bytes) -> InputError | None:
-    """What is wrong with a file that begins like this, if it cannot be text in UTF-8."""
+    """An error if a file that begins like this cannot be text in UTF-8."""
     if head[:2] in (b"\xff\xfe", b"\xfe\xff") or max(head[0:200:2].count(0), head[1:200:2].count(0)) > 20:
         return InputError("looks like UTF-16, not UTF-8", fix="convert it: iconv -f UTF-16 -t UTF-8 OLD > NEW")
     if head[:4] == b"PK\x03\x04":

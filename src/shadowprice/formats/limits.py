@@ -1,4 +1,4 @@
-"""Where a request states its question and its token limit: the one table of these names."""
+"""The fields in which a request states its question and its token limit."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ Gold: TypeAlias = Mapping[str, tuple[str, str]]
 
 
 def gold_text(value: Any, name: str | None = "gold") -> str:
-    """A correct answer as text; of a solution that ends in `#### 72`, as in GSM8K, what follows the mark."""
+    """A correct answer as text; for a solution that ends in `#### 72`, as in GSM8K, the part after the mark."""
     if value is None:
         return ""
     if not isinstance(value, str | int | float):
@@ -75,7 +75,7 @@ _FORM = '{"custom_id": ..., "gold": ...}'
 
 
 def sha256_of_questions(questions: Sequence[Question]) -> str:
-    """Identifies them; the body counts only where there is one."""
+    """A hash that identifies the questions, with the bodies of those that have one."""
     records = [
         {name: value for name, value in vars(question).items() if name != "body" or value is not None}
         for question in questions

@@ -1,4 +1,4 @@
-"""Requests for a run: from texts, OpenAI bodies or a batch file, and what is refused before anything is sent."""
+"""Requests for a run: from texts, OpenAI bodies or a batch file, and checks before anything is sent."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def requests_from(
 
 
 def check_requests(requests: Sequence[Request], *, priced: bool) -> None:
-    """Raises InputError for requests that a run cannot keep apart, or, if prompts cost, that no cost bounds."""
+    """Raises InputError if ids are not unique, or if prompts cost something and the cost of one has no bound."""
     if not requests:
         raise InputError("has no requests", fix="give one or more")
     _refuse_several_answers(requests)
@@ -42,7 +42,7 @@ def check_requests(requests: Sequence[Request], *, priced: bool) -> None:
 
 
 def _refuse_unbounded_prompts(requests: Sequence[Request]) -> None:
-    """Images, files and sound are named by a few bytes and read as thousands of tokens: no cost bounds them."""
+    """A few bytes can name an image, a file or a sound that is read as thousands of tokens."""
     for request in requests:
         for message in request.body.get("messages") or ():
             content = message.get("content") if isinstance(message, Mapping) else None

@@ -1,7 +1,7 @@
-"""Results as JSON lines: the one place that writes and reads them.
+"""Results as JSON lines: the only place that writes and reads them.
 
-An answer is a line of an OpenAI Batch output file, a request without an answer a line of its error file. What the
-format has no field for is under `shadowprice`.
+An answer is a line of an OpenAI Batch output file; a request without an answer is a line of the error file. Fields
+that the format does not have are under `shadowprice`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Rows of files that hold questions: lines of text, CSV (RFC 4180), JSON lines; each a record by field names.
+"""Rows of files with questions: lines of text, CSV (RFC 4180), JSON lines; each row maps field names to values.
 
-A file may be gzipped, whatever its name. It must be UTF-8; what looks like something else is named.
+A file may be gzipped under any name. It must be UTF-8; an error names the encoding that it seems to have.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _FORMS: dict[str, Form] = {
 _TABS = (".tsv", ".tab")
 _DELIMITERS = (",", ";", "\t")
 _ARRAY = re.compile(r'\[\s*[{"]')  # of JSON; a question may begin with a bracket too
-_FIELD_SIZE = 2**31 - 1  # characters in a field: the caller's concern, not ours
+_FIELD_SIZE = 2**31 - 1  # characters in a field: in effect no limit
 _NAMES = "name it .jsonl, .csv, .tsv or .txt by what it holds"
 
 
 def form_of(path: str, label: str, known: Collection[str]) -> Form:
-    """How a file is to be read: its name says so, or else its content; `known` are the names of fields that we use."""
+    """The form of a file, by its name or else by its content; `known` are the names of fields that we use."""
     head = _head(path, label)
     extension = _extension(label)
     start = head.lstrip()
@@ -48,7 +48,7 @@ def form_of(path: str, label: str, known: Collection[str]) -> Form:
     if any(name in known for name in _header(start, _delimiter(start, "", known))):
         return "csv"
     if extension:
-        raise InputError(f"questions in a {extension} file?", path=label, fix=_NAMES)
+        raise InputError(f"cannot be read: unknown extension {extension}", path=label, fix=_NAMES)
     return "text"
 
 
@@ -92,7 +92,7 @@ def _csv_rows(text: str, label: str, known: Collection[str]) -> Iterator[Row]:
 
 
 def _delimiter(text: str, extension: str, known: Collection[str]) -> str:
-    """By the name of the file, or else the one that finds a known name in the header, or else the most columns."""
+    """A tab by the name of the file; else the one with a known name in the header, or with the most columns."""
     if extension in _TABS:
         return "\t"
 
@@ -132,7 +132,7 @@ def _text(path: str, label: str) -> str:
 
 
 def _head(path: str, label: str) -> str:
-    """The beginning of a file; that it is no text at all may show there."""
+    """The beginning of a file; raises InputError if it shows that the file is not text."""
     head = next(_blocks(path, label), b"")
     if problem := not_text(head):
         raise InputError(problem.problem, path=label, fix=problem.fix)

@@ -1,9 +1,9 @@
 """Results as a table for spreadsheets: CSV by RFC 4180, in UTF-8, with lines that end in CR LF.
 
-A spreadsheet takes text that begins with `=`, `+`, `-` or `@` for a formula, and a formula in a model's answer can
-send away what is in the sheet. So an apostrophe is put before such text, as spreadsheets do themselves for text that
-is to be left alone; plain numbers such as `-5` stay as they are. Programs that need every character read the JSON
-lines instead.
+A spreadsheet reads text that begins with `=`, `+`, `-` or `@` as a formula, and a formula in a model's answer can send
+the content of the sheet to someone else. So an apostrophe is put before such text, which is how spreadsheets themselves
+mark it as text; plain numbers such as `-5` stay as they are. Programs that need every character read the JSON lines
+instead.
 """
 
 from __future__ import annotations

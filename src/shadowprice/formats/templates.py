@@ -66,7 +66,7 @@ def prompted(body: Mapping[str, Any], template: str = PLAIN, system: str | None 
         if not isinstance(new.get("messages"), list):
             raise InputError("not a chat, so it has no system message", fix="leave out --system")
         if any(message.get("role") in ("system", "developer") for message in new["messages"]):
-            raise InputError("has a system message already", fix="leave out --system")
+            raise InputError("already has a system message", fix="leave out --system")
         new["messages"] = [{"role": "system", "content": system}, *new["messages"]]
     return new
 

@@ -45,7 +45,7 @@ GRADERS: dict[str, Callable[..., Grade]] = {
 
 
 def grade(kind: str, answer: str, gold: str, *, truncated: bool = False, **options: Any) -> Grade:
-    """The grade of an answer. One that was cut at its limit is not correct, whatever it says."""
+    """The grade of an answer. One that was cut at its limit is never correct."""
     if kind not in GRADERS:
         raise InputError(f"unknown grader {kind!r}", fix=f"known are {', '.join(GRADERS)}")
     if truncated:

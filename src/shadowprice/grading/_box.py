@@ -1,13 +1,13 @@
 """The box a candidate program runs in; `levels.py` starts this file as a process of its own.
 
     box        outside; asks the kernel for new namespaces and waits (bubblewrap does this at its level)
-    └─ init    first process inside; mounts, keeps the clock; when it ends, the kernel kills all inside
+    └─ init    first process inside; mounts, enforces the time limit; its end kills all inside
        └─ judge   without privileges; loads the program and runs its tests (`_judge.py`)
 
-At the level "process" there are no namespaces: the box itself is the judge's parent and kills what it
-leaves. The job is on stdin, a file: a line of JSON for this code, then one for the judge, which is all
-that the judge reads. The outcome is JSON on stdout. Nothing of shadowprice is imported: the file must
-run alone.
+At the level "process" there are no namespaces: the box itself is the judge's parent and kills the
+processes that it leaves behind. stdin is a file with two lines of JSON: the first is the job for this
+code, the second is read by the judge. The outcome is JSON on stdout. Nothing of shadowprice is
+imported: the file must run alone.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NEWUSER, _NEWPID, _NEWNET = 0x10000000, 0x20000000, 0x40000000
 _NOSUID, _NODEV, _BIND, _REC, _PRIVATE = 2, 4, 0x1000, 0x4000, 1 << 18
 _DETACH = 2  # of umount2
 _PDEATHSIG, _DUMPABLE, _SECCOMP, _SUBREAPER, _NO_NEW_PRIVS = 1, 4, 22, 36, 38  # of prctl
-_REPORT_MOST = 4096  # bytes of report that are read; a judge that writes more blocks until its time is up
+_MAX_REPORT = 4096  # bytes that are read; a judge that writes more blocks until its time is up
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -108,17 +108,14 @@ def _set_attributes(target: str, *, add: int = 0, remove: int = 0, recursive: bo
     )
 
 
-def _furnish(job: dict[str, Any]) -> None:
-    """Makes a root of its own: what is not put there cannot be seen, let alone read or written.
-
-    All is read-only, but for folders in memory.
-    """
+def _mount_root(job: dict[str, Any]) -> None:
+    """Mounts a new root, with only the paths of the job: read-only, except for folders in memory."""
     read_only, root = 1, job["root"]
     os.umask(0o022)
     _mount("none", "/", None, _REC | _PRIVATE)
     _mount("tmpfs", root, "tmpfs", _NOSUID | _NODEV, "size=1m,mode=755")
     folders = [root + folder for folder in job["folders"]]
-    for folder in folders:  # first: what is shown may be inside /tmp
+    for folder in folders:  # first, because paths of the job may be inside /tmp
         os.makedirs(folder)
         _mount("tmpfs", folder, "tmpfs", _NOSUID | _NODEV, f"size={job['disk']},nr_inodes=10000,mode=1777")
     for path, target in job["shown"]:
@@ -130,7 +127,7 @@ def _furnish(job: dict[str, Any]) -> None:
     os.mkdir(f"{root}/proc")
     try:
         _mount("proc", f"{root}/proc", "proc", _NOSUID | _NODEV)
-    except OSError:  # a container that hides parts of it: then there is none
+    except OSError:  # a container that hides parts of /proc does not allow it: /proc stays empty
         _mount("tmpfs", f"{root}/proc", "tmpfs", _NOSUID | _NODEV, "size=4k")
     _set_attributes(root, add=read_only | _NOSUID, recursive=True)
     for folder in folders:
@@ -141,7 +138,7 @@ def _furnish(job: dict[str, Any]) -> None:
 
 
 def _show(path: str, target: str, root: str) -> None:
-    """Puts a path of ours at the same place in the new root; with a target it is a link to that."""
+    """Shows a path at the same place in the new root: as a link if there is a target, else as a mount."""
     place = root + path
     os.makedirs(os.path.dirname(place), exist_ok=True)
     if target:
@@ -194,7 +191,7 @@ def _run_judge(job: dict[str, Any], report: int, token: int, others: int) -> NoR
         "RLIMIT_CORE": (0, 0),
     }
     for name, limit in limits.items():
-        with suppress(ValueError, OSError):  # a lower limit is in force, or the system does not have this one
+        with suppress(ValueError, OSError):  # the limit is already lower, or the system does not have it
             resource.setrlimit(getattr(resource, name), limit)
     _become(job["uid"], job["gid"])
     _prctl(_NO_NEW_PRIVS, 1)
@@ -235,9 +232,9 @@ def _watch(judge: int, report: int, seconds: float) -> dict[str, str]:
     while not end:
         ready, _, _ = select.select(pipes, [], [], 0.01)
         if ready:
-            piece = os.read(report, _REPORT_MOST)
+            piece = os.read(report, _MAX_REPORT)
             text += piece
-            if not piece or len(text) > _REPORT_MOST:
+            if not piece or len(text) > _MAX_REPORT:
                 pipes = []
         while not end:
             try:
@@ -252,7 +249,7 @@ def _watch(judge: int, report: int, seconds: float) -> dict[str, str]:
         if not end and time.monotonic() > deadline:
             end = "timeout"
     if pipes and select.select(pipes, [], [], 0)[0]:
-        text += os.read(report, _REPORT_MOST)
+        text += os.read(report, _MAX_REPORT)
     return {"end": end, "report": text.decode(errors="replace")}
 
 
@@ -287,7 +284,7 @@ def _inside_namespaces(job: dict[str, Any]) -> None:
     if pid == 0:
         try:
             _prctl(_PDEATHSIG, signal.SIGKILL)
-            _furnish(job)
+            _mount_root(job)
             _inside_bubblewrap(job)
         except BaseException as error:
             _write({"end": "setup", "report": repr(error)[:300]})

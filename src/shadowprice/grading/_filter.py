@@ -15,11 +15,11 @@ _EPERM, _ENOSYS, _EAFNOSUPPORT = 1, 38, 97
 _NUMBER, _ARCHITECTURE, _FIRST, _SECOND = 0, 4, 16, 24  # offsets in seccomp_data; arguments: their lower halves
 _NEW_NAMESPACES = 0x7E020000  # flags of clone
 _FAMILIES = (1, 2, 10)  # of sockets: unix, IPv4, IPv6; others (vsock, netlink) are not bound to a network namespace
-_TYPE_FOR_THE_TERMINAL = (0x5412, 0x541C)  # ioctls TIOCSTI, TIOCLINUX
+_TERMINAL_INPUT = (0x5412, 0x541C)  # ioctls that type into a terminal: TIOCSTI, TIOCLINUX
 
 # From 424 on, numbers are the same on all machines. What is newer than this list is refused as unknown.
 _FIRST_UNKNOWN = 468
-_CLONE3 = 435  # its flags are in memory, where a filter cannot read: as if the kernel did not have it
+_CLONE3 = 435  # refused as unknown: its flags are in memory, which a filter cannot read
 _NEW = {
     "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427, "open_tree": 428, "move_mount": 429,
     "fsopen": 430, "fsconfig": 431, "fsmount": 432, "fspick": 433, "pidfd_getfd": 438, "process_madvise": 440,
@@ -86,7 +86,7 @@ def system_call_filter(machine: str = "") -> bytes:
     )
     allowed = [step for family in _FAMILIES for step in _if(_JUMP_EQUAL, family, [_step(_RETURN, _ALLOW)])]
     parts += _if(_JUMP_EQUAL, looked_at["socket"], [_load(_FIRST), *allowed, _error(_EAFNOSUPPORT)])
-    typing = [step for code in _TYPE_FOR_THE_TERMINAL for step in _if(_JUMP_EQUAL, code, [_error(_EPERM)])]
+    typing = [step for code in _TERMINAL_INPUT for step in _if(_JUMP_EQUAL, code, [_error(_EPERM)])]
     parts += _if(_JUMP_EQUAL, looked_at["ioctl"], [_load(_SECOND), *typing, _step(_RETURN, _ALLOW)])
     return b"".join([*parts, _step(_RETURN, _ALLOW)])
 
@@ -104,5 +104,5 @@ def _error(number: int) -> bytes:
 
 
 def _if(comparison: int, value: int, then: list[bytes]) -> list[bytes]:
-    """Does `then`, or jumps over it."""
+    """Runs `then` if the comparison holds, else jumps over it."""
     return [_step(comparison, value, 0, len(then)), *then]

@@ -1,9 +1,8 @@
 """Loads a candidate program, runs its tests on it, and reports. Runs alone, inside the box.
 
-The token that stands for a pass is written only after the last test: a program that exits early, in any
-way, never passes. It is not in this process before that, so searching memory and stack frames finds
-nothing. But the program shares the interpreter with this code: one that knows how this file works can do
-what it does.
+The token that means "passed" is written only after the last test, so a program that exits early never
+passes. The token is not in this process before that, so searching memory and stack frames does not find
+it. But the program shares the interpreter with this code, and one that knows this file can forge a pass.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ from typing import Any
 
 
 def _forbid(work: str) -> None:
-    """Instead of a sandbox, at the level process: an audit hook, so that Python itself refuses.
+    """An audit hook, which is all that the level process has instead of a sandbox.
 
-    No sockets, no other programs, no foreign code, no reading of other processes nor signals to them, no
-    writing outside the folder. It stops accidents: there are ways around it.
+    With it Python itself refuses sockets, other programs, foreign code, reading other processes, signals to
+    them, and writing outside the folder. It stops accidents, not attacks: there are ways around it.
     """
     refused = ("socket.", "ctypes.", "subprocess.", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.killpg")
     folders = ("os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.link", "os.symlink", "shutil.")

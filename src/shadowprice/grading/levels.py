@@ -1,4 +1,4 @@
-"""The sandbox that programs are graded in, called the box: which level can be had here, and running a job in it.
+"""The sandbox that programs are graded in, called the box: which level works here, and running a job in it.
 
 bubblewrap  `bwrap`, where it is installed, makes the namespaces described next.
 namespaces  The program sees a file system of its own: the system's programs and libraries, the interpreter
@@ -6,18 +6,18 @@ namespaces  The program sees a file system of its own: the system's programs and
             Nothing else of the caller's exists there: no files, sockets or pipes, no processes (own /proc),
             no network, not even 127.0.0.1. When the first process of the box ends, the kernel kills
             every other. Linux 5.12 or newer.
-process     Not a sandbox, and only used where the caller says `unsafe`: Python itself refuses sockets, other
-            programs, ctypes and writing outside the folder, which stops accidents and not attacks. What the
-            caller may read, the program may read. Processes that it leaves are killed.
+process     Not a sandbox, and only used if the caller gives `unsafe`: Python itself refuses sockets, other
+            programs, ctypes and writing outside the folder, which stops accidents and not attacks. The
+            program can read all files that the caller can read. Processes that it leaves are killed.
 none        Neither of the first two works here, so programs are not graded.
 
 At every level: limits on time, CPU, memory, file size, number of processes; an empty environment, no open
 files but those of the judge, output discarded, `python -I`, no way to gain privileges, and a filter on
-system calls (`_filter.py`; known for x86_64 and aarch64, elsewhere there is only `process`). Root gives the
-program a user id of its own. All its processes together may use `processes` times `memory`, and at the
+system calls (`_filter.py`; for x86_64 and aarch64, elsewhere only `process` works). Run by root, each
+program has a user id of its own. All its processes together may use `processes` times `memory`, and at the
 level bubblewrap the number of files is not limited, only their size.
 
-A kernel has bugs: what is hostile by intent belongs in a virtual machine.
+Kernels have bugs: run programs that are hostile by intent in a virtual machine.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Limits:
     processes: int = 16  # threads count
 
 
-class NoBox(Exception):
+class SandboxError(Exception):
     """Nothing could be run, and that is not the program's fault."""
 
 
@@ -75,14 +75,14 @@ def sandbox(unsafe: bool = False, python: str = "") -> str:
 
 
 def check_code_grading(unsafe: bool = False, python: str = "") -> str:
-    """The level of the sandbox; raises InputError if there is none. For callers, before they pay for answers."""
+    """The level of the sandbox; raises InputError without one. To be called before answers are paid for."""
     level = sandbox(unsafe, python)
     if level == "none":
         problems = "; ".join(f"{level}: {problem_of(level, python)}" for level in _allowed(unsafe))
-        way_out = "" if unsafe else ", or give --unsafe-code (in Python, unsafe=True) to run them without one"
+        unsafely = "" if unsafe else ", or give --unsafe-code (in Python, unsafe=True) to run them without one"
         raise InputError(
             f"no sandbox for the programs in answers ({problems})",
-            fix=f"install bubblewrap{way_out}",
+            fix=f"install bubblewrap{unsafely}",
         )
     return level
 
@@ -93,14 +93,14 @@ def _allowed(unsafe: bool) -> tuple[str, ...]:
 
 @functools.cache
 def problem_of(level: str, python: str = "") -> str:
-    """Why a level cannot be had here, found by trying; empty if it can."""
+    """Why a level does not work here, found by trying it; empty if it works."""
     if level != "process" and not system_call_filter():
         return "no system call filter for this machine"
     program = "import threading\nx = threading.Thread(target=int)\nx.start()\n"
     judged = {"programs": [program], "tests": "x.join()", "entry_point": ""}
     try:
         outcome = run_in_box(judged, "yes", Limits(seconds=30), level, python)
-    except NoBox as error:
+    except SandboxError as error:
         return str(error)
     return "" if outcome["report"] == "yes" else f"nothing runs in it: {outcome['report'] or outcome['end']}"
 
@@ -111,7 +111,7 @@ def run_in_box(judged: dict[str, Any], token: str, limits: Limits, level: str, p
     packages = "" if python else _packages()
     executable, prefixes = _interpreter(python)
     if level == "process" and os.geteuid() == 0 and not _open_to_all(executable):
-        raise NoBox(f"only root may read {executable}, and programs do not run as root")
+        raise SandboxError(f"only root may read {executable}, and programs do not run as root")
     with _folder() as folder, tempfile.TemporaryFile() as file:
         job = {
             "level": level,
@@ -136,7 +136,7 @@ def run_in_box(judged: dict[str, Any], token: str, limits: Limits, level: str, p
             command = [*_bubblewrap(job), executable, "-I", "-S", "-c", _BOX.read_text()]
         outcome = _outcome(command, file.fileno(), limits.seconds + _PATIENCE)
     if outcome["end"] == "setup" or outcome["report"].startswith("setup: "):
-        raise NoBox(outcome["report"].removeprefix("setup: "))
+        raise SandboxError(outcome["report"].removeprefix("setup: "))
     return outcome
 
 
@@ -151,19 +151,19 @@ def _outcome(command: list[str], job: int, seconds: float) -> dict[str, str]:
         start_new_session=True,  # Ctrl-C is for the caller, which kills the box
     ) as box:
         try:
-            text, complaint = box.communicate(timeout=seconds)
+            text, errors = box.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
-            raise NoBox("the sandbox did not end in time") from None
+            raise SandboxError("the sandbox did not end in time") from None
         finally:
             box.kill()
     if not text:
-        raise NoBox(complaint.decode(errors="replace").strip()[-300:] or "the sandbox died")
+        raise SandboxError(errors.decode(errors="replace").strip()[-300:] or "the sandbox died")
     outcome: dict[str, str] = json.loads(text)
     return outcome
 
 
 def _identity() -> tuple[int, int, bool]:
-    """Uid and gid of the program, and whether the uid is its alone.
+    """Uid and gid of the program, and whether no other program has this uid.
 
     Root gives every box a uid of its own: the limit on processes does not bind root, and counts by
     user. Where such uids do not exist (some containers), it is `nobody`.
@@ -221,7 +221,7 @@ def _packages() -> str:
 def _shown(executable: str, prefixes: tuple[str, ...], packages: str) -> list[tuple[str, str]]:
     """Paths that the program can see, with the target of those that are links.
 
-    Of the interpreter's folder only what it needs: beside it may be files that are the caller's own.
+    Only the parts of the interpreter's folder that it needs: the folder may also hold files of the caller.
     """
     wanted = [*_SYSTEM, *(f"/etc/{name}" for name in _ETC)]
     wanted += [f"{prefix}/{name}" for prefix in prefixes for name in ("bin", "lib", "lib64", "pyvenv.cfg")]
@@ -243,7 +243,7 @@ def _bubblewrap(job: dict[str, Any]) -> list[str]:
     """The command that makes the namespaces and the file system of `_box.py`, up to the program it runs."""
     bwrap = shutil.which("bwrap")
     if not bwrap:
-        raise NoBox("not installed")
+        raise SandboxError("not installed")
     command = [bwrap, "--die-with-parent", "--as-pid-1", "--unshare-pid", "--unshare-net", "--unshare-ipc"]
     command += ["--unshare-uts", "--unshare-cgroup-try", "--dev", "/dev", "--proc", "/proc"]
     if os.geteuid() != 0:  # with a user namespace, processes outside do not count towards the limit

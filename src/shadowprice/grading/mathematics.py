@@ -1,9 +1,9 @@
 """Mathematical answers, by math-verify in processes of their own.
 
-math-verify parses with sympy, which some answers keep computing for hours or until the memory is full
-(9^9^9^9), and stops itself with `signal.alarm`, which works only in the main thread of a process and
-not within long steps of C code. So each answer goes to one of a few long-lived workers, under a
-wall-clock limit; one that does not reply in time is killed and replaced. Callers may be threads.
+math-verify parses with sympy, and some answers (9^9^9^9) keep sympy computing for hours or until the
+memory is full. Its own time limit uses `signal.alarm`, which works only in the main thread of a process
+and not during long steps of C code. So each answer goes to one of a few long-lived workers, with a
+wall-clock limit; a worker that does not reply in time is killed and replaced. Callers may be threads.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Died(Exception):
 
 
 class _Worker:
-    """One process; answers one question at a time."""
+    """One process; compares one answer at a time."""
 
     def __init__(self, memory: int) -> None:
         # -P: nothing is imported from the folder of the script, whose modules have common names

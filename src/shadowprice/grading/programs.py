@@ -1,7 +1,7 @@
 """Programs, graded by running their tests in a sandbox; `levels.py` says what it enforces.
 
-The sandbox protects the machine, not the grade: a program shares an interpreter with its tests, and one
-that is written to cheat them can, for example by objects equal to everything.
+The sandbox protects the machine, not the grade: a program shares an interpreter with its tests, so a
+program that is written to cheat them can, for example with objects that are equal to everything.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import textwrap
 
 from shadowprice.errors import InputError
 from shadowprice.grading.grades import Grade
-from shadowprice.grading.levels import Limits, NoBox, check_code_grading, run_in_box
+from shadowprice.grading.levels import Limits, SandboxError, check_code_grading, run_in_box
 
 _LONGEST = 1_000_000  # characters of a program
 
@@ -43,7 +43,7 @@ def grade_code(
     `unsafe`; otherwise it raises InputError (`check_code_grading` does so ahead of time).
     """
     if level == "process" and not unsafe:
-        raise InputError("the level process is not a sandbox", fix="give unsafe=True to use it all the same")
+        raise InputError("the level process is not a sandbox", fix="give unsafe=True to use it anyway")
     problem = _test_problem(tests, entry_point)
     if problem:
         return Grade(None, "error", problem)
@@ -56,7 +56,7 @@ def grade_code(
     judged = {"programs": readings(answer, prompt, entry_point), "tests": tests, "entry_point": entry_point}
     try:
         outcome = run_in_box(judged, token, limits, level, python)
-    except NoBox as error:
+    except SandboxError as error:
         return Grade(None, "error", f"no sandbox: {error}")
     if outcome["report"] == token and outcome["end"] == "exit":
         return Grade(True, "correct")
@@ -67,7 +67,7 @@ def grade_code(
 
 
 def _test_problem(tests: str, entry_point: str) -> str:
-    """Why the tests cannot grade anything: they would pass on every program, or fail; empty if they can."""
+    """Why the tests cannot grade anything, because every program would pass them or fail; empty if they can."""
     try:
         statements = ast.parse(tests).body
     except (SyntaxError, ValueError) as error:

@@ -19,13 +19,13 @@ _PAPERS_OWN = ("uniform", "proportional", "heuristic", "auction")
 
 
 class _Rows:
-    """Our rows of one table in one accounting."""
+    """Our rows of one table, in one accounting."""
 
     def __init__(self, lab: Lab, table: str, accounting: str = "reserved") -> None:
         self.median, self.accounting = lab.pool.median, accounting
         self.rows = [
             row
-            for row in lab.found
+            for row in lab.rows
             if row["table"] == table
             and row.get("source", "ours") == "ours"
             and row.get("accounting", accounting) == accounting
@@ -205,7 +205,7 @@ def _alpha(lab: Lab) -> tuple[str, bool]:
 
 
 def _best_beta(rows: _Rows, budget: float) -> tuple[Row, Row]:
-    """The best fixed beta, of equals the highest, and the adaptive one."""
+    """The rows of the best fixed beta (the highest, if several are equal) and of the adaptive one."""
     fixed = [row for row in rows.rows if row["budget"] == budget and not row["adaptive"]]
     best = max(fixed, key=lambda row: (row["solved"], row["beta"]))
     return best, rows.one(budget=budget, adaptive=True)

@@ -2,8 +2,8 @@
 
 Every seed draws a stream; all policies and budgets get the same streams, so their differences are paired. The
 bootstrap resamples seeds, and questions within their tiers; a question is resampled with all its appearances, since
-all seeds draw from one pool. `gain` is over uniform in the same accounting; a reclaiming policy is compared with
-reserved uniform, which declines no query, so that it has nothing to reclaim.
+all seeds draw from one pool. `gain` is over uniform in the same accounting. A policy with reclaim is compared with
+reserved uniform, for which reclaim would change nothing, since it declines no query.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from shadowprice.arrays import Array
 from shadowprice.engine import HINDSIGHT
 from shadowprice.lab.pools import Pool
-from shadowprice.lab.simulations import Accounting, Outcome, Queries, Way, run_way
+from shadowprice.lab.simulations import Accounting, Outcome, Queries, Setup, outcome_of
 from shadowprice.lab.streams import draw
 
 Row: TypeAlias = dict[str, Any]
@@ -70,7 +70,7 @@ def compare_drawn(
     policies: Mapping[str, Sequence[Accounting]],
     options: Mapping[str, Any] | None = None,
 ) -> list[Row]:
-    """The same on streams that are already drawn; `facts` are the first columns of every row."""
+    """Like `compare`, on streams that are already drawn; `facts` are the first columns of every row."""
     found: dict[Cell, list[Outcome]] = {}
     for budget in budgets:
         for policy, accountings in policies.items():
@@ -79,8 +79,10 @@ def compare_drawn(
                 if policy in HINDSIGHT and first in found:  # its results are the same in every accounting
                     found[budget, policy, accounting] = found[first]
                     continue
-                way = Way(policy, accounting, options or {})
-                found[budget, policy, accounting] = [run_way(way, some, budget * len(some)) for some in drawn.queries]
+                setup = Setup(policy, accounting, options or {})
+                found[budget, policy, accounting] = [
+                    outcome_of(setup, some, budget * len(some)) for some in drawn.queries
+                ]
     share = _resampled(drawn, found)
     return [
         {
@@ -90,7 +92,7 @@ def compare_drawn(
             "policy": cell[1],
             "accounting": cell[2],
             "reclaim": cell[2] == "reclaimed",
-            "command": Way(cell[1], cell[2], options or {}).command(drawn.queries[0], cell[0]),
+            "command": Setup(cell[1], cell[2], options or {}).command(drawn.queries[0], cell[0]),
             **_figures(outcomes),
             **_intervals(share, cell),
             "queries": len(drawn.queries[0]),
@@ -148,12 +150,12 @@ def _range(values: Array) -> tuple[float, float]:
 def _resampled(streams: Drawn, found: Mapping[Cell, Sequence[Outcome]]) -> dict[Cell, Array]:
     """For every cell the percent correct: as observed, and in each resample; all cells share the resamples."""
     places = streams.places
-    asked, where = np.unique(np.concatenate(places), return_inverse=True)
+    distinct, where = np.unique(np.concatenate(places), return_inverse=True)
     per_seed = np.split(where, np.cumsum([each.size for each in places])[:-1])
 
     def totals(values: Sequence[Array]) -> Array:  # (seeds, questions)
         return np.stack(
-            [np.bincount(w, v, minlength=asked.size) for w, v in zip(per_seed, values, strict=True)]
+            [np.bincount(w, v, minlength=distinct.size) for w, v in zip(per_seed, values, strict=True)]
         ).astype(np.float64)
 
     drawn = totals([np.ones(each.size) for each in places])
@@ -162,12 +164,12 @@ def _resampled(streams: Drawn, found: Mapping[Cell, Sequence[Outcome]]) -> dict[
     random = np.random.default_rng(0)
     share = np.empty((len(found), 1 + _RESAMPLES))
     share[:, 0] = 100 * correct.sum(axis=(1, 2)) / drawn.sum()
-    done, step = 1, max(1, _AT_ONCE // asked.size)
+    done, step = 1, max(1, _AT_ONCE // distinct.size)
     while done <= _RESAMPLES:
         size = min(step, 1 + _RESAMPLES - done)
-        questions = _weights(random, streams.tier[asked], size)
+        questions = _weights(random, streams.tier[distinct], size)
         seeds = random.multinomial(len(places), np.full(len(places), 1 / len(places)), size=size).T
-        count = (correct.reshape(-1, asked.size) @ questions.T).reshape(len(found), len(places), size)
+        count = (correct.reshape(-1, distinct.size) @ questions.T).reshape(len(found), len(places), size)
         share[:, done : done + size] = 100 * (count * seeds).sum(1) / ((drawn @ questions.T) * seeds).sum(0)
         done += size
     return dict(zip(found, share, strict=True))

@@ -10,7 +10,7 @@ from shadowprice.cost import parse_budget
 from shadowprice.errors import InputError
 from shadowprice.lab.compare import Row
 from shadowprice.lab.pools import Pool, Recorded
-from shadowprice.lab.simulations import WAYS, Accounting
+from shadowprice.lab.simulations import ACCOUNTINGS, Accounting
 from shadowprice.lab.streams import QUERIES, STREAMS
 
 PAPER_BUDGETS = ("256", "512", "1024", "2048", "4096")
@@ -28,18 +28,18 @@ class Lab:
 
     pools   with forecasts: most tables are about the first, the second is another model
     models  everything that was recorded
-    found   the rows of the experiments that are done
+    rows    of the experiments that are done
     """
 
     pools: Sequence[Pool]
     models: Sequence[Recorded]
     streams: Sequence[str] = tuple(STREAMS)
     budgets: Sequence[int] = ()
-    policies: Sequence[str] = tuple(WAYS)
+    policies: Sequence[str] = tuple(ACCOUNTINGS)
     seeds: int = 5
     queries: int = QUERIES
     quick: bool = False
-    found: list[Row] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
 
     @property
     def pool(self) -> Pool:
@@ -52,9 +52,9 @@ class Lab:
 
     def accountings(self, *only: str) -> dict[str, list[Accounting]]:
         """Every selected policy (of `only`, where given) and the accountings it is simulated in."""
-        return {name: list(WAYS[name]) for name in self.policies if not only or name in only}
+        return {name: list(ACCOUNTINGS[name]) for name in self.policies if not only or name in only}
 
-    def some(self, many: int, few: int) -> int:
+    def few_if_quick(self, many: int, few: int) -> int:
         return few if self.quick else many
 
 
@@ -80,7 +80,7 @@ def _budget(text: str, median: float) -> int:
     return tokens
 
 
-def known(what: str, names: Sequence[str], all_of: Sequence[str]) -> list[str]:
+def selected(what: str, names: Sequence[str], all_of: Sequence[str]) -> list[str]:
     """The names in the order of `all_of`, or all of them if none are given; an unknown name is an error."""
     if wrong := [name for name in names if name not in all_of]:
         raise InputError(f"unknown {what} {wrong[0]!r}", fix=f"known are {', '.join(all_of)}")

@@ -107,7 +107,7 @@ def run_experiments(lab: Lab, progress: Progress = lambda done, total, name: Non
     for done, (name, experiment) in enumerate(EXPERIMENTS.items()):
         progress(done, len(EXPERIMENTS), name)
         try:
-            lab.found.extend(experiment.function(lab))
+            lab.rows.extend(experiment.function(lab))
         except NotPossible as error:
             left_out[name] = str(error)
-    return list(lab.found), left_out
+    return list(lab.rows), left_out

@@ -13,7 +13,7 @@ from shadowprice.forecast.evaluation import evaluate
 from shadowprice.lab.compare import Row
 from shadowprice.lab.config import Lab, NotPossible
 from shadowprice.lab.pools import TIERS, Mask, Pool, Question, Recorded
-from shadowprice.lab.simulations import Outcome, Queries, Way, run_way
+from shadowprice.lab.simulations import Outcome, Queries, Setup, outcome_of
 from shadowprice.lab.streams import draw
 from shadowprice.lab.sweeps import scarce_budget
 from shadowprice.market import Quadratic, Surge, Triangular, fit_surge
@@ -30,7 +30,7 @@ _INDEX_SHARES = (0.05, 0.3, 0.5, 0.7, 0.95)  # quantiles of the forecast length 
 def s_curve(lab: Lab) -> list[Row]:
     """Figure 1: percent correct if every answer has the same limit."""
     pool = lab.pool
-    limits = np.unique(np.geomspace(max(1, pool.length.min() / 2), pool.cap, lab.some(32, 16)).astype(np.int64))
+    limits = np.unique(np.geomspace(max(1, pool.length.min() / 2), pool.cap, lab.few_if_quick(32, 16)).astype(np.int64))
     return [
         {
             "table": "s_curve",
@@ -38,11 +38,11 @@ def s_curve(lab: Lab) -> list[Row]:
             "dataset": name,
             "budget": int(limit),
             "budget_times_median": limit / pool.median,
-            "solved": 100 * float(np.mean(pool.correct[who] & (pool.length[who] <= limit))),
-            "queries": int(who.sum()),
+            "solved": 100 * float(np.mean(pool.correct[chosen] & (pool.length[chosen] <= limit))),
+            "queries": int(chosen.sum()),
             "source": "ours",
         }
-        for name, who in _largest_datasets(pool).items()
+        for name, chosen in _largest_datasets(pool).items()
         for limit in limits
     ]
 
@@ -95,7 +95,7 @@ def _rollout(pool: Recorded, question: Question) -> list[Row]:
             "bin_low": float(low),
             "bin_high": float(high),
             "total": int(answers),
-            "right": int(some),
+            "correct": int(some),
             "threshold": curve.threshold.item(),
             "alpha": curve.alpha.item(),
             "beta": curve.beta.item(),
@@ -148,7 +148,7 @@ def second_predictor(lab: Lab) -> list[Row]:
 
 
 def _predictor(table: str, lab: Lab, pool: Pool) -> list[Row]:
-    report = evaluate(pool.forecast, pool.under_cap, resamples=lab.some(1000, 100))
+    report = evaluate(pool.forecast, pool.under_cap, resamples=lab.few_if_quick(1000, 100))
     groups = {"all": report.overall} | (report.datasets if len(report.datasets) > 1 else {})
     rows: list[Row] = []
     for name, scores in groups.items():
@@ -183,7 +183,7 @@ def calibration(lab: Lab) -> list[Row]:
     rows = []
     for part in np.array_split(np.argsort(solve, kind="stable"), 10):
         rows.append(_share("solve", 100 * float(solve[part].mean()), float(pool.correct[part].mean()), part.size))
-    overall = next(row for row in lab.found if row["table"] == "predictor")
+    overall = next(row for row in lab.rows if row["table"] == "predictor")
     rows += [_share("length", share, overall[f"coverage_{share}"], n) for share in (50, 80, 95)]
     return [{"table": "calibration", "model": pool.model, **row} for row in rows]
 
@@ -249,7 +249,7 @@ def index(lab: Lab) -> list[Row]:
         i = int(by_length[int(share * (len(places) - 1))])
         worth = (plan.query == i) & (plan.index > price)
         stop = int(plan.stop[worth].max(initial=0))
-        ages = np.unique(np.r_[max(1, stop), np.geomspace(1, pool.cap, lab.some(60, 24)).astype(np.int64)])
+        ages = np.unique(np.r_[max(1, stop), np.geomspace(1, pool.cap, lab.few_if_quick(60, 24)).astype(np.int64)])
         facts = {
             "table": "index",
             "model": pool.model,
@@ -277,11 +277,12 @@ def allocations(lab: Lab) -> list[Row]:
     queries = Queries.of(pool, places)
     shown = _evenly(len(queries), _POINTS)
     scarce = lab.budgets[0]
-    ample = next((b for b in lab.budgets if b > 1.2 * pool.median), lab.budgets[-1])  # below that of full caps
+    # The smallest ample budget: a larger one would grant everyone the cap, and show nothing.
+    ample = next((b for b in lab.budgets if b > 1.2 * pool.median), lab.budgets[-1])
     rows = []
     for regime, budget in {"scarce": scarce, "ample": ample}.items():
         for policy in lab.accountings("uniform", "proportional", "heuristic", "auction", "clear", "expected"):
-            outcome = run_way(Way(policy, "reserved"), queries, budget * len(queries))
+            outcome = outcome_of(Setup(policy, "reserved"), queries, budget * len(queries))
             rows += [
                 {
                     "table": "allocations",
@@ -307,7 +308,7 @@ def query_table(lab: Lab) -> tuple[list[Row], Row]:
     budget = scarce_budget(lab)
     places = draw(pool, lab.stream, min(lab.queries, len(pool)), 0)
     queries = Queries.of(pool, places)
-    outcome = run_way(Way(policy, "reserved"), queries, budget * len(queries))
+    outcome = outcome_of(Setup(policy, "reserved"), queries, budget * len(queries))
     rows = [
         {
             "id": pool.first[place].id,
@@ -335,7 +336,7 @@ def _why(queries: Queries, outcome: Outcome, i: int) -> Row:
         verdict = "correct" if outcome.correct[i] else "wrong"
         return {"outcome": verdict, "why": f"{verdict} after {length:,} of {grant:,} tokens"}
     if queries.truncated[i]:
-        whole = "never ends"
+        whole = "did not end within the cap"
     else:
         whole = f"is {length:,} tokens long and {'correct' if queries.correct[i] else 'wrong'}"
     if grant:

@@ -2,7 +2,7 @@
 
 A greedy answer is the same under every limit, up to where it is truncated, so a trace can be simulated exactly at any
 smaller limit. An answer that was truncated, in the recording or by the pool's cap, counts as not correct, and its full
-length is unknown: it is treated as one that uses whatever it is granted, up to the cap.
+length is unknown: it is treated as an answer that uses all it is granted, up to the cap.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def make_pool(recorded: Recorded, forecaster: Forecaster | None = None, *, calib
     """A pool with the forecasts of `forecaster`; without one, each question's forecast is learned from the others.
 
     calibrate  this many questions are drawn and left out of the pool, and the forecaster is adapted to them
-    about      says where the forecaster comes from
+    about      where the forecaster comes from, for the results
     """
     model, cap, questions = recorded.model, recorded.cap, recorded.questions
     if len(questions) - calibrate < FEWEST:
@@ -159,22 +159,22 @@ def make_pool(recorded: Recorded, forecaster: Forecaster | None = None, *, calib
         return Pool(model, cap, questions, cross_fitted(questions, cap), "cross-fitted by question, 5 folds")
     if calibrate:
         chosen: list[int] = np.random.default_rng(0).permutation(len(questions))[:calibrate].tolist()
-        asked = {question_key(questions[i][0].prompt) for i in chosen}
+        used = {question_key(questions[i][0].prompt) for i in chosen}
         forecaster = forecaster.adapt([_under(trace, cap) for i in chosen for trace in questions[i]])
-        questions = [question for question in questions if question_key(question[0].prompt) not in asked]
+        questions = [question for question in questions if question_key(question[0].prompt) not in used]
         about = f"{about}, adapted to {calibrate} questions that are left out"
     return Pool(model, cap, questions, forecaster.predict(_queries(questions)), about)
 
 
 def trained_without(
-    train: Sequence[Trace], asked: Sequence[Recorded], cap: int | None = None
+    train: Sequence[Trace], evaluated: Sequence[Recorded], cap: int | None = None
 ) -> tuple[TextForecaster, int]:
-    """A forecaster trained on the traces of all questions that are not `asked`, and the number of these traces.
+    """A forecaster trained on the traces of all questions that are not in `evaluated`, and how many traces these are.
 
     Traces are limited to the cap, by default that of the first pool.
     """
-    hidden = {question_key(question[0].prompt) for pool in asked for question in pool.questions}
-    kept = [_under(trace, cap or asked[0].cap) for trace in train if question_key(trace.prompt) not in hidden]
+    hidden = {question_key(question[0].prompt) for pool in evaluated for question in pool.questions}
+    kept = [_under(trace, cap or evaluated[0].cap) for trace in train if question_key(trace.prompt) not in hidden]
     if not kept:
         raise InputError("every training trace is of a question that is evaluated", fix="train on other questions")
     return TextForecaster().fit(kept), len(kept)

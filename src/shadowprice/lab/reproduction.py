@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,12 +13,12 @@ import scipy
 from shadowprice import __version__
 from shadowprice.errors import InputError
 from shadowprice.forecast import Forecaster
-from shadowprice.lab.config import Lab, budgets_of, known
-from shadowprice.lab.experiments import EXPERIMENTS, run_experiments
+from shadowprice.lab.config import Lab, budgets_of, selected
+from shadowprice.lab.experiments import EXPERIMENTS, Progress, run_experiments
 from shadowprice.lab.figure_data import query_table
 from shadowprice.lab.pools import FEWEST, TIERS, Pool, Recorded, make_pool, recorded, trained_without
 from shadowprice.lab.results import Results
-from shadowprice.lab.simulations import WAYS
+from shadowprice.lab.simulations import ACCOUNTINGS
 from shadowprice.lab.streams import STREAMS, counts
 from shadowprice.types import Trace
 
@@ -45,23 +45,23 @@ def reproduce(
     forecaster: Forecaster | None = None,
     config: Config = Config(),
     *,
-    tell: Callable[[int, int, str], None] = lambda done, of, what: None,
+    progress: Progress = lambda done, total, name: None,
     about: Mapping[str, Any] | None = None,
 ) -> Results:
     """All tables. `about` is added to the meta of the results: the command, files and their hashes."""
     steps = len(EXPERIMENTS) + 1
-    tell(0, steps, "forecasts")
-    streams = known("stream", config.streams, list(STREAMS))
-    policies = known("policy", config.policies, list(WAYS))
+    progress(0, steps, "forecasts")
+    streams = selected("stream", config.streams, list(STREAMS))
+    policies = selected("policy", config.policies, list(ACCOUNTINGS))
     seeds = config.seeds or (QUICK_SEEDS if config.quick else SEEDS)
     models = _models(traces, config)
-    budgets_of(models[0].median, config.budgets)  # an invalid budget is an error before the work begins
+    budgets_of(models[0].median, config.budgets)  # report an invalid budget before the work starts
     pools = _pools(models, train, forecaster, config.calibrate)
     budgets = budgets_of(pools[0].median, config.budgets)
     lab = Lab(pools, models, streams, budgets, policies, seeds, quick=config.quick)
-    rows, left_out = run_experiments(lab, lambda done, of, name: tell(1 + done, steps, name))
+    rows, left_out = run_experiments(lab, lambda done, _, name: progress(1 + done, steps, name))
     queries, cell = query_table(lab)
-    tell(steps, steps, "done")
+    progress(steps, steps, "done")
     meta = {**(about or {}), **_meta(lab, left_out), "queries_are_of": cell, "notes": _notes(traces, models, pools[0])}
     return Results(rows, meta, queries)
 
@@ -69,14 +69,14 @@ def reproduce(
 def _models(traces: Sequence[Trace], config: Config) -> list[Recorded]:
     """The recorded answers of each model, the selected one first."""
     if config.cap is not None and config.cap < 1:
-        raise InputError(f"--cap {config.cap} is not a limit", fix="give at least 1")
+        raise InputError(f"--cap {config.cap} is not a valid limit", fix="give at least 1")
     models = recorded(traces, config.cap)
     if not models:
         problem = f"none of the {len(traces):,} traces is graded" if traces else "no traces"
         raise InputError(problem, fix='every line needs "correct": true or false')
     if config.model:
         names = [each.model for each in models]
-        first = known("model", [config.model], names)[0]
+        first = selected("model", [config.model], names)[0]
         models.insert(0, models.pop(names.index(first)))
     return models
 
@@ -131,7 +131,7 @@ def _meta(lab: Lab, left_out: Mapping[str, str]) -> dict[str, Any]:
 def _notes(traces: Sequence[Trace], models: Sequence[Recorded], pool: Pool) -> list[str]:
     """What a reader has to know about the data."""
     notes = [
-        "tale is left out: traces hold no estimates of a teacher; with the forecast in their place it is `proportional`"
+        "tale is left out: traces have no estimates of a teacher, and with forecasts instead it equals proportional"
     ]
     if ungraded := sum(trace.correct is None for trace in traces):
         notes.append(f"{ungraded:,} traces are not graded and left out")

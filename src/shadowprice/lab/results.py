@@ -6,7 +6,7 @@ A row is flat. Comparisons have these columns:
     accounting                            reserved, reclaimed (reserved, and cleared again), metered
     reclaim                               whether the accounting is reclaimed
     source                                ours, or the paper's own number
-    command                               runs the same policy; empty for hindsight, which cannot be run
+    command                               the command that runs the same policy; empty for policies with hindsight
     solved, ci_low, ci_high               percent of the queries that were answered correctly
     gain, gain_low, gain_high             points over uniform, see `compare`
     finished, cut, abandoned              percent of the queries; cut: truncated, abandoned: declined
@@ -37,6 +37,7 @@ from shadowprice.formats.files import replacing
 from shadowprice.lab.compare import Row
 
 _FILE = "results.json"
+_EARLIER_NAMES = {"right": "correct"}  # of columns, in results of version 0.1
 _DIGITS = 6  # significant; later ones depend on the order in which a machine adds
 
 
@@ -81,11 +82,11 @@ class Results:
             raise InputError(f"holds no {_FILE}", path=folder, fix="give a folder made by `reproduce`") from None
         except (ValueError, TypeError, KeyError):
             raise InputError("damaged: not what `reproduce` writes", path=path, fix="run `reproduce` again") from None
-        return cls(rows, meta, queries)
+        return cls([{_EARLIER_NAMES.get(name, name): row[name] for name in row} for row in rows], meta, queries)
 
 
 def refuse_other_content(folder: str | os.PathLike[str]) -> None:
-    """Results may replace earlier results, and nothing else."""
+    """Raises InputError if a folder holds anything but earlier results, which may be replaced."""
     place = Path(folder)
     if place.exists() and not place.is_dir():
         raise InputError("is not a folder", path=folder, fix="give a folder to write to")
@@ -94,7 +95,7 @@ def refuse_other_content(folder: str | os.PathLike[str]) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """In types that JSON has: no NaN, infinity or NumPy types; floats with their significant digits only."""
+    """As types that JSON has: no NaN, infinity or NumPy types; floats are rounded to their significant digits."""
     if isinstance(value, Mapping):
         return {str(name): _plain(each) for name, each in value.items()}
     if isinstance(value, list | tuple):

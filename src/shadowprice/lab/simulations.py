@@ -1,7 +1,8 @@
 """What a policy achieves on recorded answers: the schedulers of `run`, driven by the simulator.
 
-Exact for greedy decoding, where a smaller limit truncates the same answer earlier. A row of a table is a `Way`: a
-scheduler configuration, with the command that runs it. Hindsight has no command: it needs to know the answers.
+Exact for greedy decoding, where a smaller limit truncates the same answer earlier. A row of a table is a `Setup`: the
+configuration of a scheduler, with the command that runs it. Policies with hindsight have no command: they need to know
+the answers.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ Accounting: TypeAlias = Literal["reserved", "reclaimed", "metered"]
 
 
 @dataclass(frozen=True)
-class Way:
+class Setup:
     """A policy in an accounting."""
 
     policy: str
@@ -59,10 +60,10 @@ class Way:
         return f"{self.settings(queries).command(f'{budget}/query')}{gold} --base-url URL"
 
 
-# What is compared, and in which accountings. Hindsight grants no token that is not used, so its results are the same
-# in all of them, and an upper bound in each. Traces hold no estimates of a teacher: `tale` is left out.
-WAYS: dict[str, tuple[Accounting, ...]] = {
-    "uniform": ("reserved", "metered"),  # it declines no query, so there is none to reclaim tokens for
+# The policies that are compared, and the accountings of each. With hindsight every granted token is used, so results
+# are the same in all accountings, and an upper bound in each. `tale` is left out: traces have no teacher's estimates.
+ACCOUNTINGS: dict[str, tuple[Accounting, ...]] = {
+    "uniform": ("reserved", "metered"),  # it declines no query, so no query could use reclaimed tokens
     "proportional": ("reserved", "metered"),
     "heuristic": ("reserved",),
     "auction": ("reserved",),
@@ -74,7 +75,7 @@ WAYS: dict[str, tuple[Accounting, ...]] = {
     "oracle": ("reserved", "metered"),
     "clairvoyant": ("reserved", "metered"),
 }
-PRACTICAL = tuple(name for name in WAYS if name not in HINDSIGHT)
+PRACTICAL = tuple(name for name in ACCOUNTINGS if name not in HINDSIGHT)
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +98,7 @@ class Attempts:
 
 @dataclass(frozen=True, eq=False)
 class Queries:
-    """Some queries of a pool: their forecasts, and what is true."""
+    """Some queries of a pool: their forecasts, and their true lengths and correctness."""
 
     forecast: Forecast
     length: Tokens
@@ -127,18 +128,18 @@ class Outcome:
     price: float | None = None
 
 
-def run_way(way: Way, queries: Queries, budget: int) -> Outcome:
+def outcome_of(setup: Setup, queries: Queries, budget: int) -> Outcome:
     """The outcomes of the queries under a budget of tokens."""
-    if way.policy in HINDSIGHT:
-        return _with_hindsight(way.policy, queries, budget)
+    if setup.policy in HINDSIGHT:
+        return _with_hindsight(setup.policy, queries, budget)
     if queries.attempts is not None:
-        return _best_of(way, queries, queries.attempts, budget)
+        return _best_of(setup, queries, queries.attempts, budget)
     ends = np.where(queries.truncated, queries.cap + 1, queries.length)
-    scheduler = make_scheduler(way.settings(queries))
+    scheduler = make_scheduler(setup.settings(queries))
     assert isinstance(scheduler, Reserved | Metered)
     scheduler.add([_REQUEST] * len(queries), queries.forecast)
     if isinstance(scheduler, Reserved):  # in every accounting the first clearing of a policy is the same
-        scheduler.first_round = _first_round(queries, budget, way.policy, tuple(way.options.items()))
+        scheduler.first_round = _first_round(queries, budget, setup.policy, tuple(setup.options.items()))
     served = simulate_lengths(scheduler, ends, budget, queries.cap)
     return _outcome(queries, served.granted, served.generated, scheduler.price)
 
@@ -148,7 +149,7 @@ def _first_round(queries: Queries, budget: int, policy: str, options: tuple[tupl
     return allocate(queries.forecast, budget, policy, max_tokens=queries.cap, **dict(options))
 
 
-def _best_of(way: Way, queries: Queries, attempts: Attempts, budget: int) -> Outcome:
+def _best_of(setup: Setup, queries: Queries, attempts: Attempts, budget: int) -> Outcome:
     """The same where several attempts share a grant, and a correct one stops the others."""
     length, ended, correct = attempts.length.tolist(), attempts.ended.tolist(), attempts.correct.tolist()
 
@@ -157,7 +158,7 @@ def _best_of(way: Way, queries: Queries, attempts: Attempts, budget: int) -> Out
         whole = ended[work.place][work.sample] and tokens == length[work.place][work.sample]
         return Completion("", tokens, "stop" if whole else "length", "server")
 
-    scheduler = make_scheduler(way.settings(queries))
+    scheduler = make_scheduler(setup.settings(queries))
     scheduler.add([_REQUEST] * len(queries), queries.forecast)
     done = simulate(scheduler, answer, budget, correct=lambda work, found: correct[work.place][work.sample])
     granted, spent = np.zeros(len(queries), dtype=np.int64), np.zeros(len(queries), dtype=np.int64)

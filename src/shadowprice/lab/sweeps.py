@@ -30,7 +30,7 @@ def scarce_median_ample(lab: Lab) -> list[int]:
 
 
 def frontier(lab: Lab) -> list[Row]:
-    """Percent correct against tokens spent, with hindsight; on one stream."""
+    """Percent correct against tokens spent on one stream, for all policies, those with hindsight included."""
     return compare(
         "frontier",
         lab.pool,
@@ -57,7 +57,7 @@ def phase_transition(lab: Lab) -> list[Row]:
 
 def beta(lab: Lab) -> list[Row]:
     """Figure 7: fixed decay rates against the one that adapts to the budget (eq. 16)."""
-    rates = np.geomspace(0.01 / lab.pool.median, 1.0, lab.some(16, 8))
+    rates = np.geomspace(0.01 / lab.pool.median, 1.0, lab.few_if_quick(16, 8))
     fixed = [float(f"{rate:.3g}") for rate in rates]  # as short as the commands that set them
     rows = [{**row, "beta": rate, "adaptive": False} for rate in fixed for row in _clear(lab, "beta", beta=rate)]
     for row in _clear(lab, "beta"):
@@ -86,7 +86,7 @@ def _clear(lab: Lab, table: str, **options: float) -> list[Row]:
 
 def noise(lab: Lab) -> list[Row]:
     """Figure 11: forecasts multiplied by exp(sigma z). Every draw has its own stream and its own noise."""
-    draws, pool = lab.some(30, 6), lab.pool
+    draws, pool = lab.few_if_quick(30, 6), lab.pool
     n = min(lab.queries, len(pool))
     places = [draw(pool, lab.stream, n, seed) for seed in range(draws)]
     drawn = Drawn(places, [Queries.of(pool, each) for each in places], pool.tier)
@@ -125,7 +125,7 @@ def waterfall(lab: Lab) -> list[Row]:
             "reclaim": row["reclaim"],
             **_parts(row),
         }
-        for row in _main_rows(lab.found)
+        for row in _main_rows(lab.rows)
         if row["stream"] == lab.stream and row["budget"] == budget
     ]
 
@@ -141,11 +141,12 @@ def _main_rows(rows: Sequence[Row]) -> list[Row]:
 
 def _parts(row: Row) -> Row:
     n, spent = row["queries"], row["tokens_spent"]
-    unused = row["tokens_granted"] - spent if row["accounting"] == "reserved" else 0.0  # else it was granted again
+    # With reclaim, and in metered accounting, what is not used is granted again.
+    unused = row["tokens_granted"] - spent if row["accounting"] == "reserved" else 0.0
     return {
         "tokens": n * row["budget"],
         "unused": round(n * unused),
         "truncated": round(n * row["tokens_cut"]),
         "wrong": round(n * row["tokens_wrong"]),
-        "right": round(n * (spent - row["tokens_cut"] - row["tokens_wrong"])),
+        "correct": round(n * (spent - row["tokens_cut"] - row["tokens_wrong"])),
     }

@@ -51,19 +51,19 @@ def _datasets(pool: Recorded) -> list[Row]:
     names = np.array([trace.dataset or "(unnamed)" for trace in pool.first])
     rows = []
     for name in dict.fromkeys(names.tolist()):
-        who = names == name
-        tiers = np.unique(pool.tier[who])
+        chosen = names == name
+        tiers = np.unique(pool.tier[chosen])
         rows.append(
             {
                 "table": "datasets",
                 "model": pool.model,
                 "dataset": name,
-                "questions": int(who.sum()),
-                "correct": int(pool.correct[who].sum()),
-                "solved": 100 * float(pool.correct[who].mean()),
-                "mean_tokens": float(pool.length[who].mean()),
-                "median_tokens": float(np.median(pool.length[who])),
-                "truncated": int(pool.truncated[who].sum()),
+                "questions": int(chosen.sum()),
+                "correct": int(pool.correct[chosen].sum()),
+                "solved": 100 * float(pool.correct[chosen].mean()),
+                "mean_tokens": float(pool.length[chosen].mean()),
+                "median_tokens": float(np.median(pool.length[chosen])),
+                "truncated": int(pool.truncated[chosen].sum()),
                 "tier": TIERS[tiers[0]] if tiers.size == 1 else "by length",
                 "cap": pool.cap,
                 "source": "ours",
@@ -92,8 +92,8 @@ def _compare(
 def code_best_of_k(lab: Lab) -> list[Row]:
     """Table 2. The K attempts of a query share its grant, one after another; a correct one stops the others.
 
-    So a query needs the tokens of its attempts up to the first correct one, each limited to the attempt's own cap;
-    that is what the cross-fitted forecasts are of. Every stream has all questions once; a seed chooses the attempts.
+    So a query needs the tokens of its attempts up to the first correct one, each limited to the attempt's own cap.
+    The cross-fitted forecasts are for this number. Every stream has each question once; a seed chooses the attempts.
     """
     rows: list[Row] = []
     policies = {

@@ -34,13 +34,13 @@ from shadowprice.market.roots import falling_root
 Status: TypeAlias = Literal["cleared", "jump", "ample", "starved"]
 Mask: TypeAlias = NDArray[np.bool_]
 
-# In a market of this many queries one query more or less changes nothing that matters: larger
-# markets are searched to this resolution, smaller ones to the query.
+# In a market of this many queries a single query no longer matters: larger markets are searched to
+# this resolution, smaller ones to the exact query.
 _FINE = 1 << 15
-# Limits of the search at a jump: subsets times queries, queries in a subset, and rounds in which what
-# is left over is offered again.
+# Limits of the search at a jump: subsets times queries, queries in a subset, and rounds of offering
+# the tokens that are left over.
 _WINDOW, _WIDEST, _OFFERS = 1 << 10, 8, 8
-_EXACT = 1e-11  # of the budget: spent to the last digit that matters
+_EXACT = 1e-11  # share of the budget within which it counts as spent exactly
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +108,7 @@ def _within(tokens: Array, budget: float) -> Array:
 
 
 def _clear_shared(curves: ThresholdCurve, budget: float) -> Clearing:
-    """The exact optimum by one sort, one prefix sum and a bisection over the number admitted."""
+    """The exact optimum, found by a sort, a prefix sum and a bisection over the number of admitted queries."""
     cap = float(curves.cap.flat[0])
     tau = np.sort(curves.threshold)
     tau = tau[: np.searchsorted(tau, cap)]  # a threshold at the cap or above it never pays
@@ -218,7 +218,7 @@ def _smallest(values: Array, ranked: Array, k: int) -> Mask:
 
 
 def _clear_mixed(curves: Curve, budget: float) -> Clearing:
-    everyone, curves = curves, curves.capped(budget)  # a query that needs more than there is must not set the price
+    everyone, curves = curves, curves.capped(budget)  # a query that needs more than the budget must not set the price
     reservation = curves.reservation()
     order = np.argsort(-reservation)[: np.count_nonzero(reservation > 0)]
     ranked, reservation = curves.take(order), reservation[order]
@@ -226,7 +226,7 @@ def _clear_mixed(curves: Curve, budget: float) -> Clearing:
     def clearing(
         price: float, tokens: Array, admitted: Mask, status: Status, evaluations: int, demand: Array | None = None
     ) -> Clearing:
-        """The result in the caller's order, with its bound; `demand` is that at `price`, if already known."""
+        """The result in the caller's order, with its bound; `demand` at `price` is computed unless it is given."""
         utility = float((ranked.value(tokens) * admitted).sum())
         paying = ranked.take(slice(0, int(np.searchsorted(-reservation, -price))))
         bought = paying.follow(price) if demand is None else demand[: len(paying)]
@@ -308,15 +308,15 @@ def _best_at_jump(ranked: Curve, budget: float, k: int, price: float) -> tuple[A
     best = int(np.argmax(np.where(np.isnan(utility), -1.0, utility)))
 
     starts = [(tokens[best], sets[best])]
-    if width:  # everyone at the price of the jump, and what is left over for one more
+    if width:  # serve the first k at the price of the jump, and offer what is left over to others
         starts.append((window.follow(price), np.arange(end) < k))
     candidates = [_offer_rest(ranked, budget, *start) for start in starts]
-    if width:  # a query that was let in for the rest changes what is best for the others
-        solved = {np.flatnonzero(sets[best]).tobytes()}
+    if width:  # once another query is admitted, another division may be best for the rest
+        seen = {np.flatnonzero(sets[best]).tobytes()}
         for _, admitted in candidates.copy():
-            if (members := np.flatnonzero(admitted).tobytes()) in solved:
+            if (members := np.flatnonzero(admitted).tobytes()) in seen:
                 continue
-            solved.add(members)
+            seen.add(members)
             refilled, _, more = _spend_within_sets(ranked, budget, admitted[None, :], price)
             evaluations += more
             if not np.isnan(refilled).any():
@@ -342,10 +342,10 @@ def _offer_rest(ranked: Curve, budget: float, tokens: Array, chosen: Mask) -> tu
 def _spend_within_sets(curves: Curve, budget: float, sets: Mask, price_guess: float) -> tuple[Array, Array, int]:
     """Spend the budget within fixed sets of queries: in each the price p with sum_i t_i(p) = budget.
 
-    Every row of `sets` is one set; its members share one marginal utility (eq. 3), and none leaves,
-    whether it can pay or not. Returns tokens and price by set, and how often demand was evaluated. The
-    tokens of a set are NaN if the budget does not reach to the start of all its curves; its members are
-    at their peaks, at price 0, if it suffices for that.
+    Every row of `sets` is one set; its members share one marginal utility (eq. 3), and all of them stay
+    in it, whether they can pay or not. Returns tokens and price by set, and how often demand was
+    evaluated. The tokens of a set are NaN if the budget does not reach the start of all its curves. If
+    the budget reaches all peaks, every member gets its peak and the price is 0.
     """
     least, most = (curves.start() * sets).sum(-1), (curves.peak() * sets).sum(-1)
     tokens = np.where((least <= budget)[:, None], curves.peak() * sets, np.nan)

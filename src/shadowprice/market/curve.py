@@ -74,7 +74,7 @@ class Curve(ABC):
         return np.where(price < self.reservation(), self.follow(price), 0.0)
 
     def _under_cap(self, tangent: Array, best: Array) -> Array:
-        """The best utility per token, `best` at `tangent`, where the cap allows the tangent; else the cap's."""
+        """The best utility per token: `best` where the cap allows `tangent`, else the utility per token at the cap."""
         if not np.any(tangent > self.cap):
             return best
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -107,10 +107,10 @@ class Curve(ABC):
 
 
 class ThresholdCurve(Curve):
-    """A curve that is 0 up to its threshold and one concave shape of t - threshold after it.
+    """A curve that is 0 up to its threshold, and a concave shape of t - threshold after it.
 
-    Subclasses describe the shape; queries that share it differ only by their thresholds, and
-    that is what makes their market exactly solvable (see `clearing`).
+    Subclasses describe the shape. If all queries share it and differ only by their thresholds,
+    their market can be solved exactly (see `clearing`).
     """
 
     threshold: Array

@@ -27,9 +27,9 @@ its corners the best u is the next corner. So a query is a short list of chunks 
 and a batch is one sorted list. The price is the index at which the expected cost of all chunks above it
 meets the budget.
 
-**At the end** the budget cuts a chunk. Its first part is worth less than the whole promises, at most
-by one query's chance. Nothing better is known before it is tried, so the last tokens go to the next in
-line, and what it does not use to the one after it.
+**At the end** the budget cuts a chunk, and its first part may be worth less per token than the whole. The
+loss is at most one query's chance of a correct answer. So the last tokens go to the next query in line,
+and what it does not use goes to the one after it.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ from shadowprice.market.curves import length_cdf
 from shadowprice.types import Forecast
 
 _AGES = 48  # at which a query may be left; they are spaced evenly in log tokens
-_EARLIEST = 3.2  # spreads below the median: no answer ends before
-_BLOCK = 4096  # queries at a time: their curves fit into the cache, those of all queries hardly into memory
+_EARLIEST = 3.2  # spreads below the median: the first age after the present one
+_BLOCK = 4096  # queries at a time, so that their curves fit into the processor's cache
 _LONGEST = 2.0**53  # tokens: every whole number up to it is a float
 
 Ints = NDArray[np.int64]
@@ -145,10 +145,10 @@ def _ages(forecast: Forecast, now: Array, most: Array) -> Array:
 
 
 def _chances(forecast: Forecast, ages: Array) -> tuple[Array, Array]:
-    """A - solve and 1 - F at the ages: near the end of both, the small part that is left keeps its digits.
+    """A - solve and 1 - F at the ages; these differences stay precise where A is near solve and F is near 1.
 
     Where the forecast contradicts itself (F < A), the chance of a correct answer takes precedence. 1 - F is kept
-    above 0, so that a query which outlives its forecast still has a chunk.
+    above 0, so that an answer which is longer than its forecast allows still has a chunk.
     """
     log_ages = np.log(np.maximum(ages, 1e-9))
     tail = None if forecast.tail is None else np.broadcast_to(forecast.tail, len(forecast))[:, None]
@@ -166,8 +166,8 @@ def _majorant(gained: Array, cost: Array) -> tuple[NDArray[np.intp], NDArray[np.
     """Row, first and last column and slope of every edge of the least concave majorant of each row.
 
     A point that is not above the line through its neighbours is not a corner. All such points are removed
-    at once, in all rows, until none is left. Rows in which nothing is to be gained have no edges; columns
-    that cost nothing are passed over.
+    at once, in all rows, until none is left. Rows without a gain have no edges; columns that add no cost
+    are skipped.
     """
     width = cost.shape[1]
     candidate = np.diff(cost, axis=1, prepend=-1.0) > 0

@@ -67,7 +67,7 @@ def check_policy(policy: str, options: Iterable[str]) -> None:
         options_known = ", ".join(known) or "none"
         raise PolicyError(f"policy {policy!r} has no option {', '.join(unknown)}; its options are: {options_known}")
     if missing := [name for name, default in known.items() if default is _REQUIRED and name not in options]:
-        raise PolicyError(f"policy {policy!r} needs {', '.join(missing)}: what it knows beyond the forecast")
+        raise PolicyError(f"policy {policy!r} needs {', '.join(missing)}, which no forecast has")
 
 
 def options_of(policy: str) -> dict[str, Any]:
@@ -221,8 +221,8 @@ def _market(curves: Curve, budget: int, policy: str, beta: float | None) -> Allo
 
     Rounding down must not fall below a threshold: a grant of 412 is worth nothing to a query that
     needs 412.3. Where it would, the market is cleared with thresholds rounded up to whole tokens.
-    What is left at the end goes to queries that it suffices for, and then to the admitted in equal
-    shares (algorithm 1, last line), since forecasts err and a limit that is not reached costs nothing.
+    What is left at the end goes to declined queries that it is enough for, and then to the admitted ones
+    in equal shares (algorithm 1, last line): forecasts err, and a limit that is not reached costs nothing.
     """
     cleared = clear_market(curves, budget)
     grants = np.floor(cleared.tokens)
@@ -266,7 +266,7 @@ def _hand_out(grants: Array, admitted: NDArray[np.bool_], curves: Curve, budget:
 
 
 def _admit_more(grants: Array, needs: Array, cap: Array, budget: int) -> None:
-    """Admit the shortest of those left out, in place, with exactly what they need, while the rest lasts."""
+    """Admit the shortest of the declined queries, in place, with exactly what they need, while the rest lasts."""
     out = np.flatnonzero((grants == 0) & (needs > 0) & (needs <= cap))
     more = out[_shortest_that_fit(needs[out], budget - int(grants.sum()))]
     grants[more] = needs[more]

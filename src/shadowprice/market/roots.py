@@ -15,8 +15,8 @@ from shadowprice.arrays import Array
 
 _WALKS = 50  # steps towards a root that the first bracket does not hold; each is 8 times as long as the last
 _PROBES = 200  # evaluations inside the bracket
-_NARROW = 1e-12  # width of a bracket at which its ends are the same price
-_ENDS = (-800.0, 700.0)  # exp() of these is 0 and 1e304: nothing lies beyond
+_NARROW = 1e-12  # width of a bracket at which its ends count as the same price
+_ENDS = (-800.0, 700.0)  # of the search: exp() of these is 0 and 1e304
 
 
 def rising_root(
@@ -24,8 +24,8 @@ def rising_root(
 ) -> Array:
     """The root of a rising function in [low, high], searched from `start`; `function` returns value and slope.
 
-    A Newton step that would leave the bracket is replaced by half of the bracket. The error after a Newton step is
-    about the square of the step, so that a step of 1e-10 leaves none.
+    A Newton step that would leave the bracket is replaced by a step to its middle. The error after a Newton step is
+    about the square of the step, so the search ends after a step of 1e-10.
     """
     z = (low + high) / 2 if start is None else start
     for _ in range(100):
@@ -60,7 +60,7 @@ def falling_root(function: Callable[[Array], Array], guess: Array, *, reach: flo
 
 
 def _enclose(function: Callable[[Array], Array], start: Bracket) -> Bracket:
-    """Moves brackets that hold no root towards it. The end that is passed becomes the other end."""
+    """Moves each bracket that holds no root towards the root: its nearer end becomes the opposite end."""
     low, high, at_low, at_high = start.low, start.high, start.at_low, start.at_high
     for _ in range(_WALKS):
         to_left = at_low <= 0

@@ -13,7 +13,7 @@ from shadowprice.report.run_data import RunData, read_run
 
 
 def write_csv(folder: Path, target: Target) -> int:
-    """Writes a row per request, in order, whatever state the run is in; returns how many.
+    """Writes a row per request of a run in any state, in order; returns how many.
 
     The file appears complete or not at all; see `formats.spreadsheet` for its form.
     """

@@ -50,13 +50,13 @@ def _drawable(rows: Iterable[Row]) -> list[Row]:
 FIGURES = {
     "frontier": FigureSpec(
         "Correct answers against tokens spent",
-        "Higher and further left is better. The oracle knows every length beforehand, the clairvoyant also which "
+        "Higher and further left is better. The oracle knows every length in advance, the clairvoyant also which "
         "answers are correct; neither can be run. Bands are 95% intervals.",
         line_plots.frontier,
     ),
     "main": FigureSpec(
         "Correct answers against the budget",
-        "One budget for all queries of a stream, in reserved accounting. Bands are 95% intervals.",
+        "All queries of a stream share one budget, in reserved accounting. Bands are 95% intervals.",
         line_plots.main,
     ),
     "phase_transition": FigureSpec(

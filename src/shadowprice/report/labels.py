@@ -40,7 +40,7 @@ class Variant(NamedTuple):
 
     @property
     def hindsight(self) -> bool:
-        """Whether it cannot be run, because it needs to know lengths or answers beforehand."""
+        """Whether it cannot be run, because it needs to know lengths or answers in advance."""
         return self.policy in _HINDSIGHT
 
     @property
@@ -64,7 +64,7 @@ def row_label(row: Row) -> str:
 
 
 def accounting_of(row: Row) -> str | None:
-    """Reserved or metered: what is reclaimed was reserved before."""
+    """Reserved or metered; with reclaim, accounting is reserved."""
     accounting: str | None = row.get("accounting")
     return "reserved" if accounting == "reclaimed" else accounting
 

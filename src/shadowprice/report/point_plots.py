@@ -30,8 +30,8 @@ def _thinned(rows: Rows) -> list[Row]:
 def rollouts(rows: Rows) -> list[Plot]:
     def draw(bins: Rows, axes: Axes) -> None:
         low, high = (np.array([row[end] for row in bins], dtype=float) for end in ("bin_low", "bin_high"))
-        right = np.array([row["right"] for row in bins], dtype=float)
-        for field, colour, label in (("total", GREY, "answers"), ("right", BLUE, "correct answers")):
+        correct = np.array([row["correct"] for row in bins], dtype=float)
+        for field, colour, label in (("total", GREY, "answers"), ("correct", BLUE, "correct answers")):
             if heights := [row[field] for row in known(bins, field)]:
                 axes.bar(low, heights, (high - low) * 0.94, align="edge", color=colour, alpha=0.35, label=label)
         if (threshold := bins[0].get("threshold")) is not None:
@@ -39,7 +39,7 @@ def rollouts(rows: Rows) -> list[Plot]:
             over = np.maximum(0.0, at - threshold)
             curve = over * np.exp(-bins[0]["beta"] * over)
             if curve.max() > 0:  # the utility has no unit: it is drawn as high as the bars
-                curve *= right.max(initial=1.0) / curve.max()
+                curve *= correct.max(initial=1.0) / curve.max()
             axes.plot(at, curve, color=VERMILLION, label="fitted latent utility (height is free)")
         axes.set(xlabel="length of the answer, tokens", ylabel="answers")
 
@@ -164,7 +164,7 @@ def calibration(rows: Rows) -> list[Plot]:
 
 
 def waterfalls(rows: Rows) -> list[Plot]:
-    shown = known(rows, "tokens", "right", "wrong", "truncated")
+    shown = known(rows, "tokens", "correct", "wrong", "truncated")
     shown = [row for row in shown if Variant.of(row).policy in HEADLINE]
     shown.sort(key=lambda row: (accounting_of(row) != "reserved", Variant.of(row).order))
     return [Plot(row_label(row), partial(waterfall, waterfall_steps(row)), height=2.5) for row in shown]

@@ -78,7 +78,7 @@ def fixed(value: float, digits: int = 1) -> str:
 
 
 def signed(value: float, digits: int = 1) -> str:
-    """+1.5, −1.5, or ±0.0 for what rounds to nothing."""
+    """+1.5, −1.5, or ±0.0 if it rounds to zero."""
     rounded = round(value, digits)
     return f"{'+' if rounded > 0 else '−' if rounded < 0 else '±'}{abs(value):.{digits}f}"
 
@@ -101,13 +101,13 @@ def filled(columns: Iterable[tuple[str, ...]], rows: Sequence[Row]) -> list[tupl
 
 
 def choices(rows: Sequence[Row], field: str) -> list[str]:
-    """The values to filter a column by; none where that would not help."""
+    """The values to filter a column by; none if there are too few or too many."""
     values = sorted({str(row[field]) for row in rows if row.get(field) is not None})
     return values if 1 < len(values) <= _MAX_CHOICES else []
 
 
 def definitions(values: Iterable[tuple[str, Any]]) -> list[tuple[str, str]]:
-    """Names and values as text, nested values flattened; empty ones are left out."""
+    """Names and values as text; nested values are flattened, empty ones left out."""
     return [(name, text) for name, value in values if value not in (None, "", [], {}) for text in _flattened(value)]
 
 

@@ -160,7 +160,7 @@ def _waterfall(results: Results) -> dict[str, Any] | None:
     for row in results.table("waterfall"):
         same = main.get(cell(row), {})
         queries = row["tokens"] / row["budget"] if row["budget"] else 0
-        used = row["right"] + row["wrong"] + row["truncated"]
+        used = row["correct"] + row["wrong"] + row["truncated"]
         granted = round(same["tokens_granted"] * queries) if same.get("tokens_granted") is not None else None
         unused = None if granted is None else granted - used
         returned = row["accounting"] == "metered" or Variant.of(row).reclaim

@@ -14,7 +14,7 @@ _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\uff
 
 
 def printable(text: str) -> str:
-    """The text, with a replacement character for whatever neither HTML nor SVG can contain."""
+    """The text, with a replacement character for each character that HTML and SVG cannot contain."""
     return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 

@@ -24,7 +24,7 @@ _MAX_POINTS = 400
 
 
 def run_report(folder: Path) -> str:
-    """One self-contained HTML page. The folder is only read, whatever state the run is in."""
+    """One self-contained HTML page about a run in any state. The folder is only read."""
     run = read_run(folder)
     with whole_answers(folder) as answer:
         return run_page(run, shown(run.requests, run.asked, answer))
@@ -65,7 +65,7 @@ def _plain(run: RunData, units: float) -> str:
 
 
 def _everything(run: RunData) -> list[str]:
-    """Where the results are that a page has no room for."""
+    """The files that hold all results: a page has no room for some."""
     return [path for path in run.files.values() if path] or [str(run.folder / LEDGER)]
 
 

@@ -1,4 +1,4 @@
-"""What the page about a run shows, however a run is stored. `read_run` is the only place that knows the folder."""
+"""The data of the page about a run. Only `read_run` knows how a run is stored."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from shadowprice.accounts.view import REQUESTS, Account, Attempt, RequestView, i
 from shadowprice.cost import ALL_TOKENS, Rates, show
 from shadowprice.formats.asked import Asked, read_asked
 from shadowprice.formats.results import DECLINED
+from shadowprice.report.fixes import fix_for
 from shadowprice.report.labels import Variant
 from shadowprice.report.uniform import Uniform, uniform
 from shadowprice.report.waterfall import Step
-from shadowprice.report.ways_out import way_out
 from shadowprice.types import Usage
 
 Record = dict[str, Any]
@@ -53,7 +53,7 @@ class RunData:
     total: int | None  # requests of the run, where known
     outcomes: Counter[str]  # of `OUTCOMES`
     correct: int | None  # None: answers are not graded
-    failures: Sequence[Record]  # by cause, the most frequent first: count, code, message, requests, way out
+    failures: Sequence[Record]  # by cause, the most frequent first: count, code, message, requests, fix
     uniform: Uniform | None  # the same budget in equal shares; None until the run is done
     steps: Sequence[Step]
     teacher: Mapping[str, Any]  # a summary of the teacher's estimates, {} without a teacher
@@ -74,7 +74,7 @@ class RunData:
 
 
 def read_run(folder: Path) -> RunData:
-    """Only reads the folder, in whatever state the run is."""
+    """The data of a run in any state; the folder is only read."""
     account = read_account(folder)
     asked = account.manifest.get("asked") or {}
     if asked.get("policy") == "auto":
@@ -124,7 +124,7 @@ def read_run(folder: Path) -> RunData:
 
 
 def _total(account: Account) -> int | None:
-    """None as long as the folder does not say which requests there are."""
+    """How many requests the run has; None if the folder does not show it yet."""
     if account.summary:
         return int(account.summary["requests"])
     return len(account.requests) if any(view.forecast for view in account.requests.values()) else None
@@ -180,7 +180,7 @@ def _outcome(view: RequestView, done: bool) -> str:
 
 
 def _grant(view: RequestView) -> int:
-    """Units that the answer might have cost: its chunks so far, and what was granted last."""
+    """The most units that the answer could have cost: the cost of its earlier chunks, and the last grant."""
     before = sum(attempt.cost for attempt in view.attempts[:-1] if attempt.end == "chunk")
     return before + view.grants[-1]
 
@@ -200,7 +200,7 @@ def _why(account: Account, view: RequestView, outcome: str) -> str:
         return f"{_why_truncated(account, view)}{flags}"
     failure = view.failure
     if failure is None:
-        return "its turn has not come"
+        return "not sent yet"
     if outcome == "failed":
         return f"{failure.code}: {failure.message}{flags}"
     why = failure.message
@@ -234,7 +234,7 @@ _PARTICULAR = re.compile(r"'[^']*'?|\"[^\"]*\"?|\d+")
 
 
 def _failures(views: Iterable[RequestView]) -> list[Record]:
-    """Failures by cause: as the backend names it, or the same message but for its numbers and what it quotes."""
+    """Failures by cause: the backend's name for it, or else the message without its numbers and quotations."""
     causes: dict[tuple[str, str], Record] = {}
     for view in views:
         if view.failure is None:
@@ -244,7 +244,7 @@ def _failures(views: Iterable[RequestView]) -> list[Record]:
         kind = named if named != message else _PARTICULAR.sub("", message)
         cause = causes.setdefault(
             (code, kind),
-            {"count": 0, "code": code, "message": message, "way_out": way_out(code, message), "ids": []},
+            {"count": 0, "code": code, "message": message, "fix": fix_for(code, message), "ids": []},
         )
         cause["count"] += 1
         cause["ids"].append(view.id)
@@ -254,7 +254,7 @@ def _failures(views: Iterable[RequestView]) -> list[Record]:
     if rest:
         count = sum(cause["count"] for cause in rest)
         found.append(
-            {"count": count, "code": "others", "message": f"{len(rest):,} other causes", "requests": "", "way_out": ""}
+            {"count": count, "code": "others", "message": f"{len(rest):,} other causes", "requests": "", "fix": ""}
         )
     return found
 
@@ -267,7 +267,7 @@ def _some(names: Sequence[str], most: int = 3) -> str:
 
 
 def _steps(account: Account, graded: bool) -> list[Step]:
-    """From everything that was granted (metered: from the budget) to what finished or correct answers cost."""
+    """From all grants, or in metered accounting from the budget, to the cost of finished or correct answers."""
     if not account.attempts:
         return []
     parts: Counter[str] = Counter()

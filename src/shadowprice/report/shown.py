@@ -1,4 +1,4 @@
-"""Which requests of a run are on its page, and how much of their texts: a page of a large run must stay usable."""
+"""Selects the requests of a large run that its page shows, and how much of their texts, so that it stays usable."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ MOST_TEXT = 12_000_000  # characters of questions and answers
 class Shown:
     """The rows of a page, with their texts.
 
-    counts   of every outcome, where not all are shown: its name, how many are shown, and of how many
-    partly   texts that are not shown to their end
+    counts     of every outcome, where not all are shown: its name, how many are shown, and of how many
+    texts_cut  how many texts are cut
     """
 
     rows: Sequence[Mapping[str, Any]]
     counts: Sequence[tuple[str, int, int]]
-    partly: int
+    texts_cut: int
 
 
 def shown(
@@ -37,13 +37,13 @@ def shown(
     chosen = _chosen(rows, most_rows)
     texts = [(*asked.get(row["id"], Asked()), answer(row["id"])) for row in chosen]
     most = level([len(text) for three in texts for text in three], most_text)
-    found, partly = [], 0
+    found, texts_cut = [], 0
     for row, (question, gold, text) in zip(chosen, texts, strict=True):
         rest = {"question": len(question) - most, "gold": len(gold) - most, "answer": len(text) - most}
-        partly += sum(left > 0 for left in rest.values())
+        texts_cut += sum(left > 0 for left in rest.values())
         whole = {"question": question, "gold": gold, "answer": text}
         found.append({**row, **{name: (value[:most], max(0, rest[name])) for name, value in whole.items()}})
-    return Shown(found, _counts(rows, chosen), partly)
+    return Shown(found, _counts(rows, chosen), texts_cut)
 
 
 def level(amounts: Sequence[int], total: int) -> int:

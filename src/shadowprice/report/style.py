@@ -69,7 +69,7 @@ _SETTINGS: Any = {  # Matplotlib's own type is a Literal of every setting
     "svg.hashsalt": "shadowprice",  # the same figure gives the same file
     "text.parse_math": False,  # names of datasets may contain dollar signs
     "font.family": ["sans-serif"],
-    "font.sans-serif": ["DejaVu Sans"],  # ships with Matplotlib; wider than most, so that other fonts fit too
+    "font.sans-serif": ["DejaVu Sans"],  # ships with Matplotlib; wider than most, so text in other fonts fits too
     "font.size": 9,
     "axes.titlesize": 9.5,
     "axes.titlelocation": "left",

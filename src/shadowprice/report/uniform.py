@@ -1,7 +1,7 @@
 """What the same budget would have bought if every request had been given the same share of it.
 
-Simulated from the answers of a run, whose lengths are known where they ended. The figures lean towards uniform where
-they have to lean: prompts cost what they cost and not what would have been reserved for them.
+Simulated from the answers of a run, whose lengths are known if they ended. Where the simulation has to err, it favours
+uniform: prompts are charged what they cost, not what would have been reserved for them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from shadowprice.types import Usage
 @dataclass(frozen=True)
 class Uniform:
     """share      units for each request
-    good       answers that would have ended within it; in graded runs, and are correct
+    good       answers that would have ended within it and, in graded runs, are correct
     cut        answers that take more than it: they count for nothing
     failed     requests that failed in the run: they count for nothing
     unknown    requests whose answer has an unknown length
@@ -67,7 +67,7 @@ def uniform(account: Account, asked: Mapping[str, Asked], *, graded: bool) -> Un
 
 
 def _length(view: RequestView) -> tuple[bool, int]:
-    """Whether the answer came to its own end, and its tokens. One that was asked to come to its end did not."""
+    """Whether the model ended the answer by itself, and the tokens of the answer. A landed answer did not."""
     parts = [attempt.usage.output for attempt in view.attempts if attempt.end in ("chunk", "result")]
     if view.outcome == "landed":
         return False, sum(parts[:-1])
@@ -75,7 +75,7 @@ def _length(view: RequestView) -> tuple[bool, int]:
 
 
 def _cost(view: RequestView, rates: Rates) -> int:
-    """What the answer would cost in one go: its prompt is read once."""
+    """What the answer would cost if it were generated in one piece: its prompt is read once."""
     parts = [attempt.usage for attempt in view.attempts if attempt.end in ("chunk", "result")]
     _, length = _length(view)
     return rates.cost(Usage(length, parts[0].input, parts[0].cached)) if parts else 0

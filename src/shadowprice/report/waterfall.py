@@ -49,7 +49,7 @@ def waterfall(
 
 def waterfall_steps(row: Mapping[str, Any]) -> list[Step]:
     """From the budget to the tokens of correct answers."""
-    unused = max(0, row["tokens"] - row["right"] - row["wrong"] - row["truncated"])
+    unused = max(0, row["tokens"] - row["correct"] - row["wrong"] - row["truncated"])
     idle = min(unused, row.get("unused") or 0)
     return [
         Step("budget", row["tokens"], "total"),
@@ -57,5 +57,5 @@ def waterfall_steps(row: Mapping[str, Any]) -> list[Step]:
         Step("granted, not used", idle, "returned"),
         Step("truncated answers", row["truncated"]),
         Step("wrong answers", row["wrong"]),
-        Step("correct answers", row["right"], "useful"),
+        Step("correct answers", row["correct"], "useful"),
     ]

@@ -34,7 +34,7 @@ def quick(base, **more):
 
 @pytest.fixture(scope="session")
 def trained(base):
-    return quick(base, heads=("spread", "success"), epochs=6).fit(TRAIN)
+    return quick(base, heads=("spread", "correct"), epochs=6).fit(TRAIN)
 
 
 def asked(traces) -> list[Request]:

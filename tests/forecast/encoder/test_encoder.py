@@ -59,7 +59,7 @@ class TestLearning:
                 for n in range(40)
             ]
 
-        held_out = kinds(200, 10)  # the opposite of the training traces: the more is learnt, the worse
+        held_out = kinds(200, 10)  # the opposite of the training traces: the more is learned, the worse
         encoder = quick(base, patience=2, epochs=30, batch=8, max_length=16).fit(kinds(10, 200), validation=held_out)
         seen = [epoch.held_out for epoch in encoder.history]
         assert len(seen) < 30
@@ -109,9 +109,9 @@ class TestLearning:
         encoder = quick(tmp_path / "base", max_length=2000).fit(TRAIN[:60])
         assert encoder._fitted.network.max_length == 512  # no more than it can read
         given = half["deberta.embeddings.word_embeddings.weight"].float()
-        learnt = encoder._fitted.network.model.state_dict()["deberta.embeddings.word_embeddings.weight"]
-        assert learnt.dtype == torch.float32
-        assert (learnt - given).abs().max() < 0.01  # two steps from where it started
+        learned = encoder._fitted.network.model.state_dict()["deberta.embeddings.word_embeddings.weight"]
+        assert learned.dtype == torch.float32
+        assert (learned - given).abs().max() < 0.01  # two steps from where it started
         encoder.save(tmp_path / "saved")
         assert same(load(tmp_path / "saved").predict(asked(EVAL[:9])), encoder.predict(asked(EVAL[:9])))
 
@@ -200,7 +200,7 @@ class TestInvalidInput:
             with pytest.raises(InputError, match="too few"):
                 quick(base).fit(traces)
         with pytest.raises(InputError, match="no trace is graded"):
-            quick(base, heads=("success",)).fit([Trace(t.id, t.prompt, t.tokens) for t in TRAIN[:40]])
+            quick(base, heads=("correct",)).fit([Trace(t.id, t.prompt, t.tokens) for t in TRAIN[:40]])
 
     def test_a_folder_without_an_encoder(self, tmp_path):
         with pytest.raises(InputError, match="no such folder"):

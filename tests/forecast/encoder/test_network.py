@@ -34,7 +34,7 @@ def test_the_end_of_a_long_question_is_read(trained):
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        (lambda about, config: about["learnt"].pop("mean"), "'mean'"),
+        (lambda about, config: about["fitted"].pop("mean"), "'mean'"),
         (lambda about, config: about["settings"].update(surprise=1), ".* unexpected .* 'surprise'"),
         (lambda about, config: about["network"].update(padding="x"), "invalid literal"),
         (lambda about, config: config.update(hidden_size=64 * 10**6), "the weights do not fit the config"),
@@ -60,6 +60,16 @@ def forge(folder: Path, change) -> None:
     files = [path for path in folder.iterdir() if path.name != "forecaster.json"]
     record["files"] = {path.name: sha256(path.read_bytes()).hexdigest() for path in files}
     (folder / "forecaster.json").write_text(json.dumps(record))
+
+
+def test_a_folder_of_version_0_1_is_read(trained, tmp_path):
+    def older(about, config):
+        about["learnt"] = about.pop("fitted")
+        about["settings"]["heads"] = ["spread", "success"]
+
+    trained.save(tmp_path / "saved")
+    forge(tmp_path / "saved", older)
+    assert same(load(tmp_path / "saved").predict(asked(EVAL[:20])), trained.predict(asked(EVAL[:20])))
 
 
 class Trap:

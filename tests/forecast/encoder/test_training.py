@@ -32,7 +32,7 @@ def test_the_likelihood_is_that_of_anything_longer():
 def test_ungraded_answers_do_not_train_the_chance():
     outputs = torch.tensor([[0.0, 5.0], [0.0, 0.0]], requires_grad=True)
     correct = torch.tensor([math.nan, 1.0])
-    found = losses(outputs, ("success",), torch.zeros(2), torch.zeros(2, dtype=torch.bool), correct)
+    found = losses(outputs, ("correct",), torch.zeros(2), torch.zeros(2, dtype=torch.bool), correct)
     assert found.tolist() == pytest.approx([0.0, math.log(2)])
     found.sum().backward()
     assert outputs.grad[0, 1] == 0.0
@@ -93,6 +93,6 @@ class TestResuming:
                 quick(base, **{**again, **other}, resume=True).fit(traces)
         (tmp_path / "mine").mkdir()
         (tmp_path / "mine" / "letter.txt").write_text("Dear")
-        with pytest.raises(InputError, match="something else"):
+        with pytest.raises(InputError, match="something other"):
             quick(base, checkpoints=tmp_path / "mine", resume=True).fit(self.TRACES)
         assert [path for path in sorted(tmp_path.rglob("*")) if "mine" not in path.parts] == before

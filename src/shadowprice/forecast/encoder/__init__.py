@@ -22,13 +22,14 @@ from shadowprice.forecast.encoder.network import Network
 from shadowprice.forecast.encoder.training import HEADS, Epoch, Example, Recipe, examples, per_question, seeded, train
 from shadowprice.forecast.folder import description, written
 from shadowprice.forecast.huggingface import quiet
-from shadowprice.forecast.shared import bare
+from shadowprice.forecast.shared import without_shared_text
 from shadowprice.forecast.splits import folds, questions_of
 from shadowprice.types import Forecast, Trace
 
 _FEWEST = 10
 _FOLDS = 10  # of the questions; one is held out
 _SPREADS = (0.05, 3.0)
+_EARLIER_NAMES = {"success": "correct"}  # of heads, in folders of version 0.1
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,8 @@ class _Fitted:
     network: Network
     mean: float  # the first output is (log length - mean) / scale
     scale: float
-    spread: float  # found on held-out questions: a factor on the output of the head, which is overconfident after
-    # training; without that head, the spread itself
+    spread: float  # found on held-out questions: with a spread head, a factor that corrects its overconfidence;
+    # without one, the spread itself
     solve: float  # the share of correct answers, for a network without that head
 
     def log_lengths(self, outputs: Array) -> Array:
@@ -50,8 +51,8 @@ class EncoderForecaster(Forecaster):
     """A fine-tuned encoder. The defaults are the paper's.
 
     base          a name on the Hugging Face hub, or a folder with an encoder and its tokenizer
-    heads         what to forecast for each request besides its length: any of `spread`, `success`. Without a head
-                  it is one number for all: the spread found on held-out questions, the share of correct answers
+    heads         what to forecast for each request besides its length: any of `spread`, `correct`. Without its head,
+                  each is one number for all requests: the spread on held-out questions, the share of correct answers
     max_length    how many tokens of a question are read, from its end
     patience      stop after this many epochs in which the loss on held-out questions did not fall, and use the best
                   epoch; None: run all epochs and use the last
@@ -59,8 +60,8 @@ class EncoderForecaster(Forecaster):
     checkpoints   a folder for the state after each epoch; `resume` continues from the last one there
     progress      called with a line about each step that takes time, and about each epoch
 
-    Truncated traces are censored: their error counts only as far as a forecast is below the recorded length.
-    With the head for the spread the loss is the likelihood of a log-normal length, else the squared error of the log.
+    Truncated traces are censored: their error counts only where a forecast is below the recorded length.
+    With a spread head the loss is the likelihood of a log-normal length, otherwise the squared error of the log.
 
     After `fit`, `history` has the loss of each epoch, on the training questions and on held-out ones.
     """
@@ -104,16 +105,16 @@ class EncoderForecaster(Forecaster):
             held = folds(questions_of(traces), _FOLDS, self.recipe.seed) == 0
             validation = [trace for trace, out in zip(traces, held, strict=True) if out]
             traces = [trace for trace, out in zip(traces, held, strict=True) if not out]
-        learning, held_out = examples(traces), examples(validation)
-        if len(learning) < _FEWEST or not held_out:
+        training, held_out = examples(traces), examples(validation)
+        if len(training) < _FEWEST or not held_out:
             raise InputError(
-                f"{len(learning)} traces to learn from and {len(held_out)} held out are too few",
+                f"{len(training)} traces to train on and {len(held_out)} held out are too few",
                 fix="give a dozen or more, of several questions",
             )
-        graded = [example.correct for example in learning if not math.isnan(example.correct)]
-        if "success" in self.heads and not graded:
-            raise InputError("no trace is graded", fix="grade the traces, or leave out the head success")
-        lengths = [example.length for example in learning]
+        graded = [example.correct for example in training if not math.isnan(example.correct)]
+        if "correct" in self.heads and not graded:
+            raise InputError("no trace is graded", fix="grade the traces, or leave out the head correct")
+        lengths = [example.length for example in training]
         mean, scale = float(np.mean(lengths)), float(np.std(lengths)) or 1.0
 
         def prepared(each: Sequence[Example]) -> list[Example]:
@@ -127,7 +128,7 @@ class EncoderForecaster(Forecaster):
             history = train(
                 network,
                 self.heads,
-                prepared(learning),
+                prepared(training),
                 prepared(held_out),
                 self.recipe,
                 checkpoints=self.checkpoints,
@@ -144,7 +145,9 @@ class EncoderForecaster(Forecaster):
     def adapt(self, traces: Sequence[Trace]) -> Self:
         used = [trace for trace in traces if trace.tokens > 0]
         adapted = copy.copy(self)
-        adapted.calibration = Calibration.fit(self._uncalibrated(bare([trace.prompt for trace in used])), used)
+        adapted.calibration = Calibration.fit(
+            self._uncalibrated(without_shared_text([trace.prompt for trace in used])), used
+        )
         return adapted
 
     def _predict(self, texts: Sequence[str]) -> Forecast:
@@ -157,7 +160,7 @@ class EncoderForecaster(Forecaster):
         about = {
             "settings": {**settings, "per_question": self.per_question, **asdict(self.recipe)},
             "network": {"padding": fitted.network.padding, "max_length": fitted.network.max_length},
-            "learnt": {name: getattr(fitted, name) for name in ("mean", "scale", "spread", "solve")},
+            "fitted": {name: getattr(fitted, name) for name in ("mean", "scale", "spread", "solve")},
             "history": [asdict(epoch) for epoch in self.history],
             "calibration": self.calibration and self.calibration.to_dict(),
         }
@@ -170,12 +173,15 @@ class EncoderForecaster(Forecaster):
         if kind != "encoder":
             raise InputError(f"a forecaster of kind {kind!r}", path=folder, fix="use shadowprice.forecast.load")
         try:
-            found = cls(**about["settings"])
+            settings = about["settings"]
+            heads = tuple(_EARLIER_NAMES.get(head, head) for head in settings["heads"])
+            found = cls(**{**settings, "heads": heads})
             found.history = [Epoch(**epoch) for epoch in about["history"]]
             calibration = about["calibration"]
             found.calibration = None if calibration is None else Calibration.from_dict(calibration)
             shape = {name: int(about["network"][name]) for name in ("padding", "max_length")}
-            numbers = {name: float(about["learnt"][name]) for name in ("mean", "scale", "spread", "solve")}
+            fitted = about["fitted"] if "fitted" in about else about["learnt"]
+            numbers = {name: float(fitted[name]) for name in ("mean", "scale", "spread", "solve")}
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"damaged: {error}", path=folder, fix="train it again") from None
         with quiet():
@@ -197,8 +203,8 @@ class EncoderForecaster(Forecaster):
         solve: Array | float = fitted.solve
         if "spread" in column:
             spread = np.clip(np.exp(np.clip(column["spread"], -10.0, 10.0)) * fitted.scale * spread, *_SPREADS)
-        if "success" in column:
-            solve = np.clip(expit(column["success"]), 0.01, 0.99)
+        if "correct" in column:
+            solve = np.clip(expit(column["correct"]), 0.01, 0.99)
         return Forecast(np.exp(np.clip(fitted.log_lengths(outputs), 0.0, 15.0)), spread, solve)
 
 

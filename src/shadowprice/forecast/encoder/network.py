@@ -1,7 +1,7 @@
 """A transformer whose head gives numbers: loading a base, running it on texts, saving it.
 
-A configuration, plain weights (safetensors) and a tokenizer are saved, and they are read by hand: the loaders of
-transformers would follow a configuration to other files, to packages and to the network.
+A configuration, plain weights (safetensors) and a tokenizer are saved. They are read without the loaders of
+transformers, which would follow a configuration to other files, to packages and to the network.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ except ImportError:
     raise MissingExtra("encoder", "the encoder forecaster") from None
 
 _CONFIGURATION, _WEIGHTS, _TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
-_CHARACTERS = 32  # per token, at most: text further to the left is not tokenized
+_CHARACTERS = 32  # per token, at most: what is further to the left of a text is not tokenized
 
 
 class Network:

@@ -1,7 +1,7 @@
 """How an encoder is trained: the loss (`losses`), and the Hugging Face Trainer that minimises it.
 
-A truncated answer is longer than what was recorded, by an unknown amount. So it counts against a forecast only as far
-as that is below the record: squared error on one side, or the likelihood of anything longer.
+A truncated answer is longer than what was recorded, by an unknown amount. So a forecast is penalised only where it is
+below the recorded length: by a one-sided squared error, or by the likelihood of anything longer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import numpy as np
 
 from shadowprice.errors import InputError, MissingExtra
 from shadowprice.forecast.encoder.network import Network, device
-from shadowprice.forecast.shared import bare
+from shadowprice.forecast.shared import without_shared_text
 from shadowprice.forecast.splits import question_key
 from shadowprice.types import Trace
 
@@ -36,7 +36,7 @@ try:
 except ImportError:
     raise MissingExtra("encoder", "the encoder forecaster") from None
 
-HEADS = ("spread", "success")  # outputs after that of the length, in this order
+HEADS = ("spread", "correct")  # outputs after that of the length, in this order
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def examples(traces: Sequence[Trace]) -> list[Example]:
     used = [trace for trace in traces if trace.tokens > 0]
     return [
         Example(text, math.log(t.tokens), t.truncated, math.nan if t.correct is None else float(t.correct))
-        for text, t in zip(bare([t.prompt for t in used]), used, strict=True)
+        for text, t in zip(without_shared_text([t.prompt for t in used]), used, strict=True)
     ]
 
 
@@ -112,10 +112,10 @@ def losses(outputs: Tensor, heads: Sequence[str], length: Tensor, truncated: Ten
         found = torch.where(truncated, -torch.special.log_ndtr(-z), z**2 / 2 + log_spread)
     else:
         found = torch.where(truncated, relu(short), short) ** 2
-    if "success" in column:
+    if "correct" in column:
         graded = ~correct.isnan()
         found = found + graded * binary_cross_entropy_with_logits(
-            column["success"], correct.nan_to_num(), reduction="none"
+            column["correct"], correct.nan_to_num(), reduction="none"
         )
     return found
 
@@ -126,7 +126,7 @@ def losses(outputs: Tensor, heads: Sequence[str], length: Tensor, truncated: Ten
 def train(
     network: Network,
     heads: Sequence[str],
-    learning: Sequence[Example],
+    training: Sequence[Example],
     held_out: Sequence[Example],
     recipe: Recipe,
     *,
@@ -140,7 +140,7 @@ def train(
             folder, start = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="shadowprice-"))), None
         else:
             folder = Path(checkpoints)
-            start = _last_checkpoint(folder, _fingerprint(learning, held_out, heads, recipe, network), resume)
+            start = _last_checkpoint(folder, _fingerprint(training, held_out, heads, recipe, network), resume)
         trainer = _Trainer(
             network.model,
             TrainingArguments(
@@ -167,7 +167,7 @@ def train(
                 report_to="none",
             ),
             data_collator=lambda rows: _collated(network, rows),
-            train_dataset=_rows(network, learning),
+            train_dataset=_rows(network, training),
             eval_dataset=_rows(network, held_out),
         )
         trainer.heads = heads
@@ -183,9 +183,9 @@ def train(
                 f"checkpoints cannot be written: {error}", path=folder, fix="give another folder"
             ) from None
         log = trainer.state.log_history
-    losses_learning = [entry["loss"] for entry in log if "loss" in entry]
-    losses_held_out = [entry["eval_loss"] for entry in log if "eval_loss" in entry]
-    return [Epoch(float(a), float(b)) for a, b in zip(losses_learning, losses_held_out, strict=True)]
+    on_training = [entry["loss"] for entry in log if "loss" in entry]
+    on_held_out = [entry["eval_loss"] for entry in log if "eval_loss" in entry]
+    return [Epoch(float(a), float(b)) for a, b in zip(on_training, on_held_out, strict=True)]
 
 
 class _Trainer(Trainer):
@@ -238,10 +238,10 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def _fingerprint(
-    learning: Sequence[Example], held_out: Sequence[Example], heads: Sequence[str], recipe: Recipe, network: Network
+    training: Sequence[Example], held_out: Sequence[Example], heads: Sequence[str], recipe: Recipe, network: Network
 ) -> str:
     shape = {name: list(each.shape) for name, each in network.model.state_dict().items()}
-    whole = [[asdict(example) for example in (*learning, *held_out)], list(heads), asdict(recipe), shape]
+    whole = [[asdict(example) for example in (*training, *held_out)], list(heads), asdict(recipe), shape]
     return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
 
 
@@ -252,7 +252,7 @@ def _last_checkpoint(folder: Path, fingerprint: str, resume: bool) -> str | None
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
             if not mark.is_file():
-                raise InputError("holds something else than checkpoints", path=folder, fix="name a new folder")
+                raise InputError("holds something other than checkpoints", path=folder, fix="name a new folder")
             if not resume:
                 raise InputError("checkpoints exist", path=folder, fix="resume, or give a new folder")
             if mark.read_text().strip() != fingerprint:
