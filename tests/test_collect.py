@@ -1,151 +1,18 @@
-"""Collecting traces: every sample of every question, graded, paid for once, with probes where they are asked for."""
+"""Collecting traces: questions in their templates, programs that can be graded, probes of answers."""
 
 import asyncio
-import json
 
 import pytest
 
 from shadowprice import InputError
 from shadowprice.accounts.sqlite import Ledger
 from shadowprice.backends.recorded import RecordedBackend
-from shadowprice.cli import main
-from shadowprice.collect import budget_for, collect, graded, requests_for
+from shadowprice.collect import budget_for, check_programs, collect, graded, requests_for
 from shadowprice.engine.executor import Progress
 from shadowprice.engine.fixed import Ages
 from shadowprice.formats.questions import Question
-from shadowprice.formats.templates import TEMPLATES, read_template
-from shadowprice.formats.traces import read_traces
+from shadowprice.formats.templates import read_template
 from shadowprice.types import Trace
-
-from .backends import hostile
-from .talking import overshoots, talks
-
-
-@pytest.fixture
-def questions(batch):
-    def write(n=5):
-        lines = [
-            {"id": f"q{i}", "problem": f"Say {i}", "gold": "word", "dataset": "d", "grader": "exact"} for i in range(n)
-        ]
-        return batch(lines, "questions.jsonl")
-
-    return write
-
-
-def command(path, out, server, *more) -> int:
-    arguments = ["collect", path, "--out", out, "--base-url", server.url, "--model", "m", "--quiet", *more]
-    return main([str(argument) for argument in arguments])
-
-
-class TestTheCommand:
-    def test_every_sample_is_answered_graded_and_paid_for_once(self, tmp_path, questions, capsys):
-        path, out = questions(), tmp_path / "traces.jsonl.gz"
-        more = ["--samples", 2, "--max-tokens", 9, "--temperature", 0.5]
-        with hostile.Server(talks(1)) as server:
-            assert command(path, out, server, *more) == 0
-            assert command(path, out, server, *more, "--resume") == 0
-            assert len(server.requests) == 10
-            assert {(r.limit, r.body["temperature"]) for r in server.requests} == {(9, 0.5)}
-            assert sorted(r.body["seed"] for r in server.requests) == [0] * 5 + [1] * 5
-        traces = list(read_traces(out))
-        assert [(t.id, t.sample) for t in traces] == [(f"q{i}", s) for i in range(5) for s in range(2)]
-        for trace in traces:
-            assert (trace.correct, trace.tokens, trace.truncated, trace.max_tokens) == (True, 1, False, 9)
-            assert (trace.dataset, trace.gold, trace.model, trace.response) == ("d", "word", "m", "word ")
-        assert "10 traces" in (said := capsys.readouterr().out)
-        assert "100.0% correct" in said
-
-    def test_an_answer_that_was_cut_is_not_correct_whatever_it_says(self, tmp_path, questions):
-        out = tmp_path / "traces.jsonl"
-        with hostile.Server(talks(5)) as server:
-            assert command(questions(1), out, server, "--max-tokens", 1) == 0
-        (trace,) = read_traces(out)
-        assert (trace.correct, trace.truncated, trace.response) == (False, True, "word ")
-
-    def test_what_failed_is_reported_with_its_cause_and_answered_when_it_is_resumed(self, tmp_path, questions, capsys):
-        async def refuses_some(request, reply):
-            even = request.body["messages"][0]["content"] in ("Say 0", "Say 2", "Say 4")
-            await (hostile.fails(400, "too hard") if even else talks(1))(request, reply)
-
-        out = tmp_path / "traces.jsonl"
-        with hostile.Server(refuses_some) as server:
-            assert command(questions(), out, server, "--json") == 3
-            said = capsys.readouterr()
-            assert json.loads(said.out)["failed"] == 3
-            assert "3 failed: 400: too hard" in said.err
-            assert [trace.id for trace in read_traces(out)] == ["q1", "q3"]
-            server.behave = talks(1)
-            assert command(questions(), out, server, "--resume") == 0
-            assert len(server.requests) == 5 + 3
-        assert len(list(read_traces(out))) == 5
-
-    def test_a_server_that_ignores_its_limit_is_sent_nothing_more(self, tmp_path, questions, capsys):
-        out = tmp_path / "traces.jsonl"
-        with hostile.Server(overshoots(5)) as server:
-            assert command(questions(20), out, server, "--max-tokens", 9) == 3
-            assert len(server.requests) <= 8
-        assert "nothing more was sent to it" in capsys.readouterr().err
-        assert {(t.tokens, tuple(t.extra["flags"])) for t in read_traces(out)} == {(14, ("limit_ignored",))}
-
-    def test_only_the_same_collection_is_resumed(self, tmp_path, questions, capsys):
-        out = tmp_path / "traces.jsonl"
-        with hostile.Server(talks(1)) as server:
-            assert command(questions(), out, server, "--max-tokens", 9) == 0
-            assert command(questions(), out, server, "--max-tokens", 10, "--resume") == 2
-        assert "another" in capsys.readouterr().err
-
-    def test_traces_so_far_can_be_written_while_it_runs_and_after_it_was_stopped(self, tmp_path, questions, capsys):
-        path, run, early, found = questions(), tmp_path / "run", tmp_path / "early.jsonl", []
-
-        async def peeks(request, reply):
-            if request.body["messages"][0]["content"] == "Say 3":
-                found.append(await asyncio.to_thread(command, path, early, server, "--run-folder", run, "--so-far"))
-                await hostile.fails(400, "too hard")(request, reply)
-            else:
-                await talks(1)(request, reply)
-
-        with hostile.Server(peeks) as server:
-            one_by_one = ["--run-folder", run, "--concurrency", 1]
-            assert command(path, tmp_path / "traces.jsonl", server, *one_by_one) == 3
-            assert (found, len(server.requests)) == ([0], 5)
-            assert [trace.id for trace in read_traces(early)] == ["q0", "q1", "q2"]
-            assert "2 not answered yet" in capsys.readouterr().out
-            late = tmp_path / "late.jsonl"
-            assert command(path, late, server, "--run-folder", run, "--so-far") == 0
-            assert len(server.requests) == 5
-        assert [trace.id for trace in read_traces(late)] == ["q0", "q1", "q2", "q4"]
-        assert late.read_bytes() == (tmp_path / "traces.jsonl").read_bytes()
-
-    def test_traces_so_far_are_those_of_the_same_collection(self, tmp_path, questions, capsys):
-        out = tmp_path / "traces.jsonl"
-        with hostile.Server(talks(1)) as server:
-            assert command(questions(), out, server, "--so-far") == 2
-            assert "no such run folder" in capsys.readouterr().err
-            assert command(questions(), out, server) == 0
-            assert command(questions(4), out, server, "--so-far", "--force") == 2
-            assert "another input" in capsys.readouterr().err
-
-    @pytest.mark.parametrize(
-        ("more", "said"),
-        [
-            (["--probe"], "use --local"),
-            (["--samples", "0"], "--samples"),
-            (["--temperature", "-1"], "--temperature"),
-            (["--prompt-template", "nowhere"], "no such template"),
-        ],
-    )
-    def test_options_that_make_no_sense_are_refused(self, tmp_path, questions, capsys, more, said):
-        with hostile.Server(talks(1)) as server:
-            assert command(questions(), tmp_path / "out", server, *more) == 2
-            assert server.requests == []
-        assert said in capsys.readouterr().err
-        assert not (tmp_path / "out.run").exists()
-
-
-@pytest.mark.parametrize("text", ["", "x", "1,", "-1", "101%", "1.5", "1,,2"])
-def test_ages_that_are_not_numbers_are_refused(text):
-    with pytest.raises(InputError, match="is not an age"):
-        Ages.parse(text)
 
 
 class TestTemplates:
@@ -157,16 +24,6 @@ class TestTemplates:
         )
         assert request.body["messages"] == [{"role": "user", "content": "Q: Why {x}?\nA:"}]
         assert request.text == "Why {x}?"  # what forecasts are made from
-
-    def test_a_template_must_have_a_place_for_the_question(self, tmp_path):
-        path = tmp_path / "mine.txt"
-        path.write_text("Answer!")
-        with pytest.raises(InputError, match=r"has no \{problem\}"):
-            read_template(str(path))
-
-    @pytest.mark.parametrize("name", TEMPLATES)
-    def test_those_that_come_with_the_package_have_one(self, name):
-        assert "{problem}" in read_template(name)
 
 
 # --- probes ------------------------------------------------------------------------------------
@@ -243,3 +100,11 @@ class TestProbes:
         traces, _, progress = Collecting(tmp_path).run(backend=RecordedBackend(TRACES[:5]))
         assert [trace.id for trace in traces] == [f"q{i}" for i in range(5)]
         assert progress.outcomes == {"finished": 5, "failed": 7}
+
+
+def test_tests_that_import_what_is_not_here_are_refused_before_anything_is_paid_for():
+    wants = Question("q", "?", "import numpy, no_such_package.part\nassert f()", grader="code")
+    with pytest.raises(InputError, match=r"tests cannot run here: no no_such_package \(pip install"):
+        check_programs([wants])
+    check_programs([Question("q", "?", "import numpy, math\nassert f()", grader="code")])
+    check_programs([Question("q", "?", "import no_such_package", grader="exact")])

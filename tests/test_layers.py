@@ -1,6 +1,7 @@
-"""Imports go one way: a module may use those listed before it, never one after it."""
+"""Imports go one way: a module may use those listed before it, never one after it. Tests mirror modules."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -96,3 +97,14 @@ def test_only_the_command_prints(path):
 
 def test_no_file_needs_a_map():
     assert {p.name: n for p in FILES if (n := len(p.read_text().splitlines())) > 450} == {}
+
+
+# Private modules, which begin with an underscore, are tested through their package.
+@pytest.mark.parametrize(
+    "path", [p for p in FILES if not p.name.startswith("_")], ids=lambda p: str(p.relative_to(ROOT))
+)
+def test_every_module_has_tests_in_the_mirrored_place(path):
+    """`market/curves.py` has `tests/market/test_curves.py`; there are no exceptions."""
+    place = Path(__file__).parent / path.relative_to(ROOT).with_name(f"test_{path.name}")
+    assert place.exists(), f"{place} is missing"
+    assert re.search(r"^\s*(async )?def test_", place.read_text(), re.MULTILINE), f"{place} has no tests"

@@ -1,38 +1,28 @@
 """The budget on a real model: what llama.cpp itself counts never exceeds it."""
 
 import asyncio
-import importlib.util
 
 import pytest
 
+from shadowprice.backends.llamacpp import LlamaCppServer
+from shadowprice.backends.openai import OpenAIBackend
 from shadowprice.backends.recorded import RecordedBackend
 from shadowprice.datasets.shipped import shipped_traces
-from shadowprice.errors import InputError
 from shadowprice.forecast import PromptLength, default
 from shadowprice.runs import Run
 from shadowprice.types import Trace
 
 from .conftest import request_line
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("xllamacpp") is None, reason="needs the extra [local]")
-
 
 @pytest.fixture(scope="module")
-def server():
-    from shadowprice.backends.llamacpp import LlamaCppServer, fetch_model
-
-    try:
-        path = fetch_model()
-    except InputError as error:
-        pytest.skip(f"the model is not available: {error}")
-    with LlamaCppServer(path) as running:
+def server(gguf):
+    with LlamaCppServer(gguf) as running:
         yield running
 
 
 @pytest.fixture
 def backend(server):
-    from shadowprice.backends.openai import OpenAIBackend
-
     return OpenAIBackend(server.base_url, server.model, api_key="none")
 
 

@@ -165,11 +165,6 @@ class TestARun:
 class TestRequests:
     backend = RecordedBackend([])
 
-    def test_texts_bodies_and_batch_lines_are_requests(self):
-        body = {"messages": [{"role": "user", "content": "Why?"}]}
-        run = Run(["Why?", body, request_line("mine")], budget=10, backend=self.backend)
-        assert [request.id for request in run.requests] == ["request-1", "request-2", "mine"]
-
     @pytest.mark.parametrize(
         ("requests", "said"),
         [
@@ -616,11 +611,3 @@ def test_a_prompt_above_its_bound_stops_a_run_that_pays_for_it():
     asyncio.run(run.execute())
     assert "cost more than its prompt and its limit can" in run.progress.stopped
     assert run.summary().count("not_sent") >= 40
-
-
-def test_a_body_may_bring_its_name():
-    run = Run(
-        [{"custom_id": "mine", "messages": [{"role": "user", "content": "Hi"}]}], budget=9, backend=RecordedBackend([])
-    )
-    assert run.requests[0].id == "mine"
-    assert "custom_id" not in run.requests[0].body

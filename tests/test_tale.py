@@ -1,7 +1,6 @@
 """TALE-EP: the teacher's numbers, or the forecast; prompts that state the limit; and the budget holds."""
 
 import asyncio
-import copy
 import json
 import re
 import signal
@@ -20,7 +19,6 @@ from shadowprice.accounts.sqlite import Ledger
 from shadowprice.backends.openai import OpenAIBackend
 from shadowprice.cli import main
 from shadowprice.cost import Rates
-from shadowprice.engine.prompts import with_limit
 from shadowprice.errors import Refused, Unavailable
 from shadowprice.formats.requests import requests_from
 from shadowprice.formats.results import ESTIMATE
@@ -87,56 +85,6 @@ def is_a_number(text):
         and (not rest or (0 < len(first) <= 3 and all(len(group) == 3 for group in rest)))
         and int(digits) <= 2**31
     )
-
-
-# --- the prompt --------------------------------------------------------------------------------
-
-
-def user(content):
-    return {"role": "user", "content": content}
-
-
-class TestPromptsThatStateTheLimit:
-    stated = "Keep the entire response within at most 90 tokens."
-
-    @pytest.mark.parametrize(
-        ("body", "expected"),
-        [
-            ({"messages": [user("Why?")]}, {"messages": [user(f"Why?\n\n{stated}")]}),
-            (
-                {"messages": [{"role": "system", "content": "s"}, user("a"), {"role": "assistant", "content": "b"}]},
-                {
-                    "messages": [
-                        {"role": "system", "content": "s"},
-                        user(f"a\n\n{stated}"),
-                        {"role": "assistant", "content": "b"},
-                    ]
-                },
-            ),
-            (
-                {"messages": [user("first"), user([{"type": "text", "text": "last"}])]},
-                {
-                    "messages": [
-                        user("first"),
-                        user([{"type": "text", "text": "last"}, {"type": "text", "text": stated}]),
-                    ]
-                },
-            ),
-            (
-                {"messages": [{"role": "system", "content": "only this"}]},
-                {"messages": [{"role": "system", "content": "only this"}, user(stated)]},
-            ),
-            ({"prompt": "Q: why?\nA:"}, {"prompt": f"{stated}\n\nQ: why?\nA:"}),
-            ({"prompt": ["Q: why?\nA:"]}, {"prompt": [f"{stated}\n\nQ: why?\nA:"]}),
-            ({"prompt": [5, 6, 7]}, {"prompt": [5, 6, 7]}),
-            ({"prompt": [[5, 6, 7]]}, {"prompt": [[5, 6, 7]]}),
-        ],
-    )
-    def test_where_it_is_stated(self, body, expected):
-        body["temperature"] = expected["temperature"] = 0.3
-        before = copy.deepcopy(body)
-        assert with_limit(body, 90) == expected
-        assert body == before
 
 
 # --- the teacher -------------------------------------------------------------------------------

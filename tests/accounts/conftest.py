@@ -3,8 +3,10 @@
 import os
 import shutil
 import sqlite3
+import subprocess
+import sys
 import tempfile
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from secrets import token_hex
 
@@ -84,3 +86,22 @@ def refused(path) -> str:
     assert message.startswith(f"{path}: ")
     assert "\n" not in message
     return message.removeprefix(f"{path}: ")
+
+
+def start(script: str, *arguments) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-c", script, *map(str, arguments)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
+@contextmanager
+def interrupted_write(monkeypatch):
+    """Ctrl-C inside, right after a row was written."""
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("shadowprice.accounts.journal.Balances.add", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            yield

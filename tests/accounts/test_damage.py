@@ -18,9 +18,7 @@ import pytest
 
 from shadowprice.accounts.mark import MarkFile, read_mark
 from shadowprice.accounts.sqlite import Ledger
-from shadowprice.accounts.view import read_account
-from shadowprice.errors import InputError, LedgerError
-from shadowprice.run_folder import RunFolder
+from shadowprice.errors import LedgerError
 
 from .conftest import MEMORY, refused, restart_the_machine
 
@@ -226,7 +224,7 @@ class TestTheDatabase:
 
 class TestTheMark:
     @pytest.mark.parametrize("content", [None, b"", b"x" * 1024, b"spmark 1"])
-    def test_without_it_the_loss_is_unknown_and_accepting_it_charges_everything(self, left, killed, content):
+    def test_without_it_nothing_can_be_said_and_accepting_that_charges_everything(self, left, killed, content):
         mark = Path(f"{left}.mark")
         mark.unlink() if content is None else mark.write_bytes(content)
         assert "its mark is missing or damaged" in refused(left)
@@ -328,41 +326,6 @@ def test_accepting_a_loss_can_be_interrupted(left, killed, monkeypatch, moment):
     check(left, killed)
     with Ledger.reopen(left, accept_loss=True) as ledger:
         assert ledger.available <= killed.available
-
-
-class TestARunFolder:
-    @pytest.fixture
-    def folder(self, tmp_path):
-        """A run that was killed and has lost its log."""
-        with RunFolder.create(tmp_path / "run", 100, {}).ledger as ledger:
-            ledger.settle(ledger.reserve("a", 20), 15)
-            ledger.reserve("b", 30)
-            shutil.copytree(tmp_path / "run", tmp_path / "killed")
-        (tmp_path / "killed" / "ledger.sqlite-wal").unlink()
-        return tmp_path / "killed"
-
-    def test_is_resumed_only_if_its_loss_is_accepted(self, folder):
-        with pytest.raises(LedgerError, match=r"ledger\.sqlite: the journal ends at entry 1, but 4 had been confirmed"):
-            RunFolder.open(folder, 100, {}, resume=True)
-        with RunFolder.open(folder, 100, {}, resume=True, accept_loss=True).ledger as ledger:
-            assert (ledger.available, ledger.lost) == (55, 45)
-            account = read_account(folder)
-            assert (account.spent, account.lost) == (45, 45)
-        RunFolder.open(folder, 100, {}, resume=True).ledger.close()
-
-    def test_is_not_shown_as_if_it_were_whole(self, folder):
-        with pytest.raises(InputError, match=r"ends at entry 1, but 4 had .* \(--resume --accept-loss continues"):
-            read_account(folder)
-
-    def test_that_is_new_has_no_loss_to_accept(self, tmp_path):
-        with pytest.raises(InputError, match="add --resume"):
-            RunFolder.open(tmp_path / "new", 100, {}, resume=False, accept_loss=True)
-        assert not (tmp_path / "new").exists()
-
-    def test_without_its_ledger_is_not_started_over(self, folder):
-        (folder / "ledger.sqlite").unlink()
-        with pytest.raises(LedgerError, match="no such ledger"):
-            RunFolder.open(folder, 100, {}, resume=True, accept_loss=True)
 
 
 def test_a_write_error_at_the_end_of_together_leaves_nothing_of_it(tmp_path):

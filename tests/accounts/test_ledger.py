@@ -9,7 +9,7 @@ from shadowprice.accounts.sqlite import Ledger, Settlement
 from shadowprice.errors import LedgerError, Overdrawn
 from shadowprice.types import Usage
 
-from .conftest import MOST, balances, state
+from .conftest import MOST, balances, interrupted_write, state
 
 
 @pytest.fixture(params=["file", "memory"])
@@ -400,13 +400,7 @@ def test_a_ledger_in_memory_has_no_file(tmp_path, monkeypatch):
 
 def test_an_interrupt_in_the_middle_of_a_write_closes_the_ledger(ledger, monkeypatch):
     reservation = ledger.reserve("a", 60)
-
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("shadowprice.accounts.journal.Balances.add", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            ledger.settle(reservation, 25, Usage(25), b"answer")
+    with interrupted_write(monkeypatch):
+        ledger.settle(reservation, 25, Usage(25), b"answer")
     with pytest.raises(LedgerError, match="closed"):
         ledger.reserve("b", 1)

@@ -1,11 +1,6 @@
 """The ledger in a file: nothing is lost, nothing is charged twice, nothing is charged too little."""
 
-import os
 import random
-import signal
-import sqlite3
-import subprocess
-import sys
 import tempfile
 import time
 from contextlib import closing
@@ -17,7 +12,7 @@ from shadowprice.accounts.sqlite import Ledger
 from shadowprice.errors import LedgerError
 from shadowprice.types import Usage
 
-from .conftest import MEMORY, balances, crash, forge, refused, restart_the_machine, state, tamper
+from .conftest import MEMORY, balances, crash, forge, refused, start, state, tamper
 
 
 @pytest.fixture
@@ -268,158 +263,8 @@ class TestDamage:
             assert not any("\n" in message for message in refusals)
 
 
-class TestTheJournalIsAppendOnly:
-    """Whoever writes to the file; a careless user of the `sqlite3` shell is stopped as well."""
-
-    @pytest.mark.parametrize(
-        "statement",
-        [
-            "UPDATE journal SET units = 0 WHERE kind = 'settle'",
-            "UPDATE journal SET result = NULL",
-            "DELETE FROM journal WHERE id = 3",
-            "DELETE FROM journal",
-            "INSERT OR REPLACE INTO journal VALUES (3, 'settle', 'a', 2, 0, 0, 0, 0, randomblob(16), NULL)",
-            "REPLACE INTO journal VALUES (1, 'budget', NULL, NULL, 1000, NULL, NULL, NULL, randomblob(16), NULL)",
-            "INSERT INTO journal VALUES (4, 'note', 'b', NULL, 0, NULL, NULL, NULL, x'00', x'00')",
-            "INSERT INTO journal VALUES (4, 'note', 'b', NULL, 0, NULL, NULL, NULL, NULL, x'00')",
-            "INSERT INTO journal VALUES (9, 'reserve', 'b', NULL, 10, NULL, NULL, NULL, randomblob(16), NULL)",
-            "INSERT INTO journal (kind, request, units, digest) VALUES ('reserve', 'b', 10, randomblob(16))",
-            "INSERT INTO journal VALUES (4, 'record', 'b', NULL, 10, NULL, NULL, NULL, randomblob(16), x'00')",
-            "INSERT INTO journal VALUES (4, 'record', 'b', NULL, 0, 1, 1, 1, randomblob(16), x'00')",
-            "INSERT INTO journal VALUES (4, 'budget', NULL, NULL, 10, NULL, NULL, NULL, randomblob(16), NULL)",
-        ],
-    )
-    def test_no_row_is_changed_removed_or_inserted_between_others(self, path, statement):
-        with Ledger.create(path, 100) as ledger:
-            ledger.settle(ledger.reserve("a", 60), 25, Usage(25), b"answer")
-            before = state(ledger)
-        with pytest.raises(sqlite3.IntegrityError):
-            tamper(path, statement)
-        with Ledger.reopen(path) as ledger:
-            assert state(ledger) == before
-
-    @pytest.mark.parametrize(
-        "values",
-        [
-            "'settle', 'a', 2, 0, 0, 0, 0, randomblob(16), NULL",
-            "'record', 'a', NULL, 0, NULL, NULL, NULL, randomblob(16), x'00'",
-            "'note', 'a', NULL, 0, NULL, NULL, NULL, randomblob(16), x'00'",
-            "'loss', NULL, NULL, 1, NULL, NULL, NULL, randomblob(16), NULL",
-            "'reserve', 'b', NULL, 1, NULL, NULL, NULL, (SELECT digest FROM journal WHERE id = 3), NULL",
-        ],
-    )
-    def test_a_row_that_others_appended_is_noticed(self, path, values):
-        with Ledger.create(path, 100) as ledger:
-            ledger.settle(ledger.reserve("a", 60), 25, Usage(25), b"answer")
-        tamper(path, f"INSERT OR REPLACE INTO journal VALUES (4, {values})")
-        assert refused(path).startswith("not a valid ledger: entry 4 was changed (--accept-loss keeps the first 3 ")
-
-
-class TestFailingWrites:
-    def test_a_full_disk_closes_the_ledger_and_the_open_attempt_is_charged_in_full(self, ledger, path):
-        reservation = ledger.reserve("a", 60)
-        ledger._store._db.execute("PRAGMA max_page_count = 1")
-        with pytest.raises(LedgerError, match=r"no space left: [\d,]+ bytes free on the device of .* \(fix that"):
-            ledger.settle(reservation, 25, Usage(25), b"x" * 100_000)
-        with pytest.raises(LedgerError, match="closed"):
-            ledger.void(reservation)
-        with Ledger.reopen(path) as reopened:
-            assert balances(reopened) == (40, 0, 60, 0)
-            assert not reopened.has_result("a")
-
-    def test_of_many_notes_all_or_none_are_written(self, ledger, path):
-        ledger._store._db.execute("PRAGMA max_page_count = 20")
-        with pytest.raises(LedgerError, match="cannot be written"):
-            ledger.note_many((f"q{i}", b"x" * 1000) for i in range(1000))
-        with Ledger.reopen(path) as reopened:
-            assert list(reopened.notes()) == []
-
-    def test_an_interrupt_in_the_middle_of_a_write(self, ledger, path, monkeypatch):
-        reservation = ledger.reserve("a", 60)
-
-        def interrupted(*_):
-            raise KeyboardInterrupt
-
-        with monkeypatch.context() as patch:
-            patch.setattr("shadowprice.accounts.journal.Balances.add", interrupted)
-            with pytest.raises(KeyboardInterrupt):
-                ledger.settle(reservation, 25, Usage(25), b"answer")
-        with Ledger.reopen(path) as reopened:
-            assert balances(reopened) == (75, 0, 25, 0)
-            assert reopened.usage == Usage(25)
-            assert reopened.has_result("a")
-
-    def test_what_must_survive_a_power_cut_waits_for_the_disk(self, ledger):
-        def waited() -> bool:
-            return ledger._store._db.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL
-
-        first, second, third, fourth, fifth = ledger.reserve_many((name, 10) for name in "abcde")
-        assert waited()
-        ledger.settle(first, 10, Usage(10), b"answer")
-        assert not waited()
-        ledger.settle(second, 11)
-        assert waited()
-        ledger.void(third)
-        assert not waited()
-        ledger.settle_chunk(fourth, 11, Usage(11), b"Once ")
-        assert waited()
-        ledger.settle_chunk(fifth, 10, Usage(10), b"Once ")
-        assert not waited()
-        ledger.reserve("a", 1)
-        assert waited()
-        ledger.note("b", b"declined")
-        assert not waited()
-        ledger._store._waited -= 2
-        ledger.record("b", b"late")
-        assert waited()
-
-    def test_settlements_lost_to_a_power_cut_are_charged_in_full(self, monkeypatch):
-        """What was written last may be missing, up to the last thing that waited for the disk."""
-        rng = random.Random(0)
-        with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
-            path, log = Path(folder, "ledger.db"), Path(folder, "ledger.db-wal")
-            with Ledger.create(path, 10_000) as ledger:
-                reservations = ledger.reserve_many((f"q{i}", 100) for i in range(30))
-                safe = log.stat().st_size
-                for reservation in reservations:
-                    units = rng.randint(0, 100)
-                    ledger.settle(reservation, units, Usage(units), rng.randbytes(300))
-                spent, size = ledger.spent, log.stat().st_size
-                for _ in range(40):
-                    left = crash(path, Path(folder, "elsewhere"))
-                    os.truncate(f"{left}-wal", rng.randint(safe, size))
-                    restart_the_machine(monkeypatch)
-                    with Ledger.reopen(left) as reopened:
-                        balances(reopened)
-                        assert reopened.usage.output <= spent <= reopened.spent <= 3000
-
-
 # --- processes ---------------------------------------------------------------------------------
 
-
-def start(script: str, *arguments) -> subprocess.Popen:
-    return subprocess.Popen(
-        [sys.executable, "-c", script, *map(str, arguments)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-
-
-HOLD = """
-import sys
-from shadowprice.accounts.sqlite import Ledger
-ledger = Ledger.reopen(sys.argv[1])
-print("open", flush=True)
-sys.stdin.read()
-"""
-
-HOLD_WITH_A_CHILD = """
-import os, sys, time
-from shadowprice.accounts.sqlite import Ledger
-ledger = Ledger.reopen(sys.argv[1])
-child = os.fork()
-if child:
-    print(child, flush=True)
-time.sleep(60)
-"""
 
 WORK = """
 import random, sys
@@ -442,48 +287,6 @@ with Ledger.reopen(sys.argv[1]) as ledger:
         ledger.note_many([(name, name.encode()), (name + "-", b"")])
         print("noted", name, 0, flush=True)
 """
-
-
-class TestOneWriter:
-    def test_another_process_is_refused_until_the_first_has_ended(self, path):
-        Ledger.create(path, 100).close()
-        with start(HOLD, path) as holder:
-            assert holder.stdout.readline() == "open\n"
-            began = time.monotonic()
-            assert refused(path) == "in use by another process"
-            assert time.monotonic() - began < 1
-            with closing(sqlite3.connect(path)) as reader:
-                assert reader.execute("SELECT units FROM journal").fetchall() == [(100,)]
-            holder.kill()
-        with Ledger.reopen(path) as ledger:
-            assert ledger.budget == 100
-
-    def test_a_child_that_outlives_a_killed_run_does_not_keep_it_locked(self, path):
-        Ledger.create(path, 100).close()
-        with start(HOLD_WITH_A_CHILD, path) as holder:
-            child = int(holder.stdout.readline())
-            try:
-                holder.kill()
-                holder.wait()
-                os.kill(child, 0)
-                Ledger.reopen(path).close()
-            finally:
-                os.kill(child, signal.SIGKILL)
-
-    def test_the_same_process_is_refused_too(self, ledger, path):
-        with pytest.raises(LedgerError, match="in use by this process"):
-            Ledger.create(path, 1)
-        link = path.with_name("link.db")
-        link.symlink_to(path)
-        for _ in range(2):  # and asking does not free the lock
-            assert refused(path) == "in use by this process"
-            assert refused(link) == "in use by this process"
-        assert subprocess.run([sys.executable, "-c", HOLD, path], capture_output=True, input=b"").returncode == 1
-
-    def test_a_refused_file_is_not_kept_locked(self, path):
-        path.touch()
-        for _ in range(2):
-            assert "its tables are not those of a ledger" in refused(path)
 
 
 def test_killed_at_any_moment_it_loses_nothing_it_acknowledged(tmp_path):

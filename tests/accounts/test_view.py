@@ -4,7 +4,6 @@ import itertools
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from collections import Counter
@@ -19,30 +18,12 @@ from shadowprice.accounts.view import is_estimate, is_run, read_account
 from shadowprice.cost import TOKENS, Rates
 from shadowprice.errors import InputError, LedgerError
 from shadowprice.formats.forecasts import forecast_line
-from shadowprice.formats.results import ESTIMATE, chunk_line, result_line
-from shadowprice.types import Completion, Failure, Forecast, Result, Usage
+from shadowprice.formats.results import ESTIMATE
+from shadowprice.types import Failure, Forecast, Usage
 
+from ..run_folders import answer, chunk, killed_run, listing, note
 from .conftest import tamper
 from .test_sqlite import OLD
-
-
-def piece(tokens, text="Paris", finish="stop", flags=()):
-    body = {"choices": [{"message": {"content": text}}]}
-    return Completion(text, tokens, finish, "server", flags, body)
-
-
-def answered(name, tokens, outcome="finished", text="Paris", flags=(), correct=None, **extra):
-    finish = "length" if outcome == "truncated" else "stop"
-    answer = piece(tokens, text, finish, flags)
-    return result_line(Result(name, outcome, Usage(tokens), tokens, answer, correct=correct, extra=extra))
-
-
-def unanswered(name, outcome, code, message, **extra):
-    return result_line(Result(name, outcome, failure=Failure(code, message, extra)))
-
-
-def chunk(tokens, text, flags=(), sample=0):
-    return chunk_line(piece(tokens, text, "length", flags), sample=sample, landing=False)
 
 
 class Folder:
@@ -85,10 +66,6 @@ def make(tmp_path):
         folder.ledger.close()
 
 
-def listing(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
 def clearing(budget, requests=1):
     return {
         "budget": budget,
@@ -104,12 +81,12 @@ class TestRequests:
     def test_everything_about_each(self, make):
         folder = make(forecast=["done", "cut", "landed", "waits", "declined", "failed"])
         ledger = folder.ledger
-        ledger.settle(ledger.reserve("done", 20), 7, Usage(7, 30, 2), answered("done", 7, correct=True, price=0.25))
-        ledger.settle(ledger.reserve("cut", 10), 10, Usage(10), answered("cut", 10, "truncated", correct=False))
-        ledger.settle(ledger.reserve("landed", 9), 9, Usage(9), answered("landed", 9, "landed", flags=("slow",)))
+        ledger.settle(ledger.reserve("done", 20), 7, Usage(7, 30, 2), answer("done", 7, correct=True, price=0.25))
+        ledger.settle(ledger.reserve("cut", 10), 10, Usage(10), answer("cut", 10, "truncated", correct=False))
+        ledger.settle(ledger.reserve("landed", 9), 9, Usage(9), answer("landed", 9, "landed", flags=("slow",)))
         ledger.settle(ledger.reserve("failed", 10), 3, Usage(3))
-        ledger.note("failed", unanswered("failed", "failed", "unavailable", "connection lost"))
-        ledger.note("declined", unanswered("declined", "declined", "budget_abandoned", "too expensive", price=0.5))
+        ledger.note("failed", note("failed", "failed", "unavailable", "connection lost"))
+        ledger.note("declined", note("declined", "declined", "budget_abandoned", "too expensive", price=0.5))
         found = read_account(folder.path).requests
         assert list(found) == ["done", "cut", "landed", "waits", "declined", "failed"]
         assert {name: view.outcome for name, view in found.items()} == {
@@ -141,9 +118,9 @@ class TestRequests:
     def test_the_latest_note_counts_and_a_result_counts_more(self, make):
         ledger = make().ledger
         for name in ("a", "b"):
-            ledger.note(name, unanswered(name, "not_sent", "not_sent", "server is down"))
-            ledger.note(name, unanswered(name, "declined", "budget_abandoned", "too expensive"))
-        ledger.settle(ledger.reserve("b", 10), 5, Usage(5), answered("b", 5))
+            ledger.note(name, note(name, "not_sent", "not_sent", "server is down"))
+            ledger.note(name, note(name, "declined", "budget_abandoned", "too expensive"))
+        ledger.settle(ledger.reserve("b", 10), 5, Usage(5), answer("b", 5))
         found = read_account(ledger.path.parent).requests
         assert (found["a"].outcome, found["a"].failure.code) == ("declined", "budget_abandoned")
         assert (found["b"].outcome, found["b"].failure, found["b"].answered) == ("finished", None, True)
@@ -155,7 +132,7 @@ class TestRequests:
         ledger.settle_chunk(ledger.reserve("b", 10), 8, Usage(8, 0, 30), chunk(8, "was "))
         ledger.settle_chunk(ledger.reserve("b", 10), 8, Usage(8, 0, 30), chunk(8, "other", sample=1))
         flags = ("slow", "limit_ignored")
-        ledger.settle(ledger.reserve("a", 20), 5, Usage(5), answered("a", 15, text="Once more", flags=flags))
+        ledger.settle(ledger.reserve("a", 20), 5, Usage(5), answer("a", 15, text="Once more", flags=flags))
         ledger.reserve("b", 10)
         account = read_account(ledger.path.parent)
         assert account.metered
@@ -168,7 +145,7 @@ class TestRequests:
 
     def test_of_a_long_answer_only_the_beginning_is_kept(self, make):
         ledger = make().ledger
-        ledger.settle(ledger.reserve("a", 10), 5, Usage(5), answered("a", 5, text="x" * 10_000))
+        ledger.settle(ledger.reserve("a", 10), 5, Usage(5), answer("a", 5, text="x" * 10_000))
         for _ in range(3):
             ledger.settle_chunk(ledger.reserve("b", 10), 5, Usage(5), chunk(5, "y" * 100))
         found = read_account(ledger.path.parent).requests
@@ -190,7 +167,7 @@ class TestRequests:
         ledger = make(asked={"policy": "tale"}).ledger
         name = f"{ESTIMATE}1:a"
         ledger.settle(ledger.reserve(name, 16), 3, Usage(3), b"what a teacher said")
-        ledger.settle(ledger.reserve("a", 10), 5, Usage(5), answered("a", 5))
+        ledger.settle(ledger.reserve("a", 10), 5, Usage(5), answer("a", 5))
         account = read_account(ledger.path.parent)
         assert list(account.requests) == ["a"]
         assert [is_estimate(attempt.request) for attempt in account.attempts] == [True, False]
@@ -198,8 +175,8 @@ class TestRequests:
 
     def test_without_forecasts_they_are_in_the_order_of_the_ledger(self, make):
         folder = make()
-        folder.ledger.record("free", answered("free", 0))
-        folder.ledger.note("noted", unanswered("noted", "declined", "budget_abandoned", "too expensive"))
+        folder.ledger.record("free", answer("free", 0))
+        folder.ledger.note("noted", note("noted", "declined", "budget_abandoned", "too expensive"))
         folder.ledger.reserve("sent", 10)
         (folder.path / "forecast.jsonl").write_text("damaged")
         found = read_account(folder.path).requests
@@ -233,10 +210,10 @@ class TestTheAccount:
     def test_the_course_is_the_ledger_after_every_attempt(self, make):
         ledger = make().ledger
         first, second, third = ledger.reserve_many([("a", 40), ("b", 30), ("c", 30)])
-        ledger.settle(second, 5, Usage(5), answered("b", 5))
+        ledger.settle(second, 5, Usage(5), answer("b", 5))
         ledger.void(third)
-        ledger.note("c", unanswered("c", "not_sent", "not_sent", "stopped"))
-        ledger.settle(first, 150, Usage(150), answered("a", 150, "truncated"))
+        ledger.note("c", note("c", "not_sent", "not_sent", "stopped"))
+        ledger.settle(first, 150, Usage(150), answer("a", 150, "truncated"))
         account = read_account(ledger.path.parent)
         assert [(moment.spent, moment.reserved) for moment in account.course] == [(5, 70), (155, 0)]
         assert (account.spent, account.usage, account.beyond_grants) == (155, Usage(155), 110)
@@ -245,8 +222,8 @@ class TestTheAccount:
         folder = make(rounds=[clearing(100, 3), clearing(65, 1)])
         ledger = folder.ledger
         first, second = ledger.reserve_many([("a", 60), ("b", 40)])
-        ledger.settle(first, 20, Usage(20), answered("a", 20))
-        ledger.settle(second, 15, Usage(15), answered("b", 15))
+        ledger.settle(first, 20, Usage(20), answer("a", 20))
+        ledger.settle(second, 15, Usage(15), answer("b", 15))
         ledger.reserve("c", 65)
         assert read_account(folder.path).starts == [0, 2]
 
@@ -254,7 +231,7 @@ class TestTheAccount:
         folder = make(asked={"accounting": "metered"}, rounds=[clearing(100, 2), clearing(75, 2)])
         ledger = folder.ledger
         first, _ = ledger.reserve_many([("a", 10), ("b", 20)])
-        ledger.settle(first, 5, Usage(5), answered("a", 5))
+        ledger.settle(first, 5, Usage(5), answer("a", 5))
         ledger.reserve("c", 10)
         assert read_account(folder.path).starts == [0, 1]
 
@@ -277,7 +254,7 @@ class TestTheAccount:
                 if grant > ledger.available or ledger.has_result(name):
                     continue
                 if end == "note":
-                    ledger.note(name, unanswered(name, "declined", "budget_abandoned", "too expensive"))
+                    ledger.note(name, note(name, "declined", "budget_abandoned", "too expensive"))
                     continue
                 reservation = ledger.reserve(name, grant)
                 if end == "void":
@@ -289,7 +266,7 @@ class TestTheAccount:
                 elif end == "nothing":
                     ledger.settle(reservation, units, Usage(units, 1))
                 elif end == "result":
-                    ledger.settle(reservation, units, Usage(units, 1), answered(name, units))
+                    ledger.settle(reservation, units, Usage(units, 1), answer(name, units))
             account = read_account(tmp_path / "run")
             assert account.spent == ledger.spent + ledger.overspent
             assert (account.usage, account.beyond_grants) == (ledger.usage, ledger.beyond_grants)
@@ -308,7 +285,7 @@ class TestReadingLeavesNoTrace:
         folder = make()
         ledger = folder.ledger
         first, _ = ledger.reserve_many([("a", 40), ("b", 30)])
-        ledger.settle(first, 25, Usage(25), answered("a", 25))
+        ledger.settle(first, 25, Usage(25), answer("a", 25))
         names = sorted(listing(folder.path))
         account = read_account(folder.path)
         assert (account.spent, account.requests["b"].in_flight) == (25, True)
@@ -323,12 +300,13 @@ class TestReadingLeavesNoTrace:
 import sys
 from pathlib import Path
 from shadowprice.types import Usage
-from tests.accounts.test_view import Folder, answered
+from tests.accounts.test_view import Folder
+from tests.run_folders import answer
 ledger = Folder(Path(sys.argv[1]), budget=10**9).ledger
 for i in range(10**6):
     first, second = ledger.reserve_many([(f"a{i}", 10), (f"b{i}", 10)])
-    ledger.settle(first, 7, Usage(7), answered(f"a{i}", 7))
-    ledger.settle(second, 7, Usage(7), answered(f"b{i}", 7))
+    ledger.settle(first, 7, Usage(7), answer(f"a{i}", 7))
+    ledger.settle(second, 7, Usage(7), answer(f"b{i}", 7))
     if i == 0:
         print("ready", flush=True)
 """
@@ -348,7 +326,7 @@ for i in range(10**6):
 
     def test_after_it_ended(self, make):
         folder = make()
-        folder.ledger.settle(folder.ledger.reserve("a", 10), 7, Usage(7), answered("a", 7))
+        folder.ledger.settle(folder.ledger.reserve("a", 10), 7, Usage(7), answer("a", 7))
         folder.ledger.close()
         before = listing(folder.path)
         assert "ledger.sqlite-wal" not in before
@@ -356,7 +334,7 @@ for i in range(10**6):
         assert listing(folder.path) == before
 
     def test_after_kill_9_and_it_can_be_resumed(self, tmp_path):
-        folder = self.killed(tmp_path)
+        folder = killed_run(tmp_path / "run")
         before = listing(folder)
         account = read_account(folder)
         assert [(attempt.cost, attempt.end) for attempt in account.attempts] == [(7, "result"), (0, None)]
@@ -367,7 +345,7 @@ for i in range(10**6):
             assert ledger.spent == 7 + 20
 
     def test_of_a_copy_without_shared_memory(self, tmp_path):
-        folder = self.killed(tmp_path)
+        folder = killed_run(tmp_path / "run")
         (folder / "ledger.sqlite-shm").unlink()
         before = listing(folder)
         assert read_account(folder).spent == 7
@@ -383,62 +361,11 @@ for i in range(10**6):
         finally:
             folder.path.chmod(0o700)
 
-    @staticmethod
-    def killed(tmp_path):
-        code = """
-import sys, time
-from pathlib import Path
-from shadowprice.types import Usage
-from tests.accounts.test_view import Folder, answered
-ledger = Folder(Path(sys.argv[1])).ledger
-first, second = ledger.reserve_many([("a", 10), ("b", 20)])
-ledger.settle(first, 7, Usage(7), answered("a", 7))
-print("ready", flush=True)
-time.sleep(60)
-"""
-        command = [sys.executable, "-c", code, str(tmp_path / "run")]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout.readline() == "ready\n"
-            process.send_signal(signal.SIGKILL)
-        assert (tmp_path / "run" / "ledger.sqlite-wal").exists()
-        return tmp_path / "run"
-
 
 class TestRefusals:
     def test_a_folder_without_a_manifest(self, tmp_path):
         assert not is_run(tmp_path)
         with pytest.raises(InputError, match=r"not a run folder \(name a folder made by `run`\)$"):
-            read_account(tmp_path)
-
-    @pytest.mark.parametrize("version", [None, 1, 2, "3"])
-    def test_a_folder_of_an_older_version(self, make, version):
-        folder = make()
-        folder.save(format=version)
-        with pytest.raises(InputError) as caught:
-            read_account(folder.path)
-        assert str(caught.value) == f"{folder.path}: was made by an older version of shadowprice (start a new run)"
-
-    def test_a_folder_whose_manifest_has_no_format(self, tmp_path):
-        (tmp_path / "manifest.json").write_text('{"budget": 100, "asked": {}, "rounds": [], "done": true}')
-        with pytest.raises(InputError, match="older version"):
-            read_account(tmp_path)
-
-    @pytest.mark.parametrize(
-        "content",
-        [
-            "",
-            "[]",
-            "7",
-            '{"format": 3}',
-            '{"format": 3, "budget": "x"}',
-            '{"format": 3, "budget": 1, "rounds": [3]}',
-            '{"format": 3, "budget": 1, "asked": 3}',
-            '{"format": 3, "budget": 1, "asked": {"rates": {"gold": 1}}}',
-        ],
-    )
-    def test_a_damaged_manifest(self, tmp_path, content):
-        (tmp_path / "manifest.json").write_text(content)
-        with pytest.raises(InputError, match=r"manifest\.json: damaged: `run` did not write this \(start a new run\)$"):
             read_account(tmp_path)
 
     def test_a_ledger_of_an_older_version(self, make):

@@ -2,6 +2,7 @@
 
 import asyncio
 
+from shadowprice.backends import llamacpp
 from shadowprice.backends.openai import OpenAIBackend
 from shadowprice.errors import BackendError
 
@@ -33,6 +34,13 @@ def meet(behaviour, body=CHAT, limit=10, *, tokenizer=None, **options):
         outcome = ask(server.url, body, limit, **options)
     assert charged(outcome, limit) >= server.generated
     return outcome
+
+
+def client_of(server, monkeypatch):
+    """A backend on a llama.cpp server that several tests share: closing it does not stop the server."""
+    monkeypatch.setattr(llamacpp, "LlamaCppServer", lambda path, **options: server)
+    monkeypatch.setattr(server, "close", lambda: None)
+    return llamacpp.LlamaCppBackend(server.path)
 
 
 def charged(outcome, limit):

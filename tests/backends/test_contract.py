@@ -8,14 +8,14 @@ import asyncio
 
 import pytest
 
-from shadowprice.backends import llamacpp as llamacpp_module
 from shadowprice.backends.base import LANDING, join, prefix
-from shadowprice.backends.llamacpp import LlamaCppBackend, LlamaCppServer
+from shadowprice.backends.llamacpp import LlamaCppServer
 from shadowprice.backends.openai import OpenAIBackend
 from shadowprice.backends.recorded import RecordedBackend
 from shadowprice.errors import Refused
 from shadowprice.types import Trace
 
+from .asking import client_of
 from .hostile import WORDS, Server, continues
 
 
@@ -39,12 +39,10 @@ def running(gguf):
 
 @pytest.fixture
 def llamacpp(running, monkeypatch):
-    """On a server that outlives it. A plain prompt must be in the model's own form: others it continues forever."""
-    monkeypatch.setattr(llamacpp_module, "LlamaCppServer", lambda path, **options: running)
-    monkeypatch.setattr(running, "close", lambda: None)
+    """A plain prompt must be in the model's own form: others it continues forever."""
     question = "What is the capital of the United Kingdom?"
     plain = f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
-    return LlamaCppBackend(running.path), question, plain
+    return client_of(running, monkeypatch), question, plain
 
 
 BACKENDS = ["openai", "recorded", "llamacpp"]

@@ -16,7 +16,6 @@ from dataclasses import replace
 
 import pytest
 
-from shadowprice.backends import llamacpp as llamacpp_module
 from shadowprice.backends._gguf import trained_context
 from shadowprice.backends.base import LANDING, join, prefix
 from shadowprice.backends.llamacpp import LlamaCppBackend, LlamaCppServer
@@ -24,6 +23,8 @@ from shadowprice.backends.models import MODELS, default_context
 from shadowprice.backends.openai import OpenAIBackend
 from shadowprice.datasets.tasks import tasks
 from shadowprice.errors import BackendError, InputError, MissingExtra, Refused, Unavailable
+
+from .asking import client_of
 
 
 @pytest.fixture(scope="module")
@@ -40,10 +41,7 @@ def small(gguf):
 
 @pytest.fixture
 def client(server, monkeypatch):
-    """A backend on the common server; closing it does not stop the server."""
-    monkeypatch.setattr(llamacpp_module, "LlamaCppServer", lambda path, **options: server)
-    monkeypatch.setattr(server, "close", lambda: None)
-    return LlamaCppBackend(server.path)
+    return client_of(server, monkeypatch)
 
 
 def body(prompt: str) -> dict:
@@ -136,10 +134,15 @@ class TestAnswers:
     def test_its_count_can_be_read_while_it_is_busy(self, client, server):
         with ThreadPoolExecutor(1) as thread:
             busy = thread.submit(answers, client, [(f"Write a story about {i} trees.", 8) for i in range(16)], 16)
+            counts = [server.tokens_predicted()]
             while not busy.done():
-                assert server.tokens_predicted() >= 0
+                counts.append(server.tokens_predicted())
                 time.sleep(0.05)
-            assert sum(answer.tokens for answer in busy.result()) == 16 * 8
+            generated = sum(answer.tokens for answer in busy.result())
+            counts.append(server.tokens_predicted())
+        assert generated == 16 * 8
+        assert counts == sorted(counts)
+        assert counts[-1] - counts[0] <= generated
 
 
 class TestContext:
@@ -149,9 +152,7 @@ class TestContext:
 
     @pytest.fixture
     def backend(self, small, monkeypatch):
-        monkeypatch.setattr(llamacpp_module, "LlamaCppServer", lambda path, **options: small)
-        monkeypatch.setattr(small, "close", lambda: None)
-        return LlamaCppBackend(small.path)
+        return client_of(small, monkeypatch)
 
     def asked(self, backend, *bodies, limit=1000):
         async def run():
@@ -232,9 +233,7 @@ class TestContext:
         prompts = [task.prompt for task in tasks(5, 6)]
         one = answers(client, [(prompt, 24) for prompt in prompts])
         with LlamaCppServer(gguf, slots=2, context=512, threads=2) as server, pytest.MonkeyPatch.context() as patch:
-            patch.setattr(llamacpp_module, "LlamaCppServer", lambda path, **options: server)
-            other = LlamaCppBackend(gguf)
-            two = answers(other, [(prompt, 24) for prompt in prompts])
+            two = answers(client_of(server, patch), [(prompt, 24) for prompt in prompts])
         assert [answer.ids for answer in one] == [answer.ids for answer in two]
 
 

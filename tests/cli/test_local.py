@@ -7,7 +7,6 @@ import pytest
 from shadowprice.accounts.sqlite import Ledger
 from shadowprice.cli import main
 
-from ..backends.conftest import gguf as gguf
 from ..conftest import read_jsonl, request_line
 
 STORY = "Write a very long story about a river, and never end it."

@@ -1,11 +1,11 @@
-"""`shadowprice train` and `shadowprice forecast`, as a user runs them."""
+"""`shadowprice train`, as a user runs it, and what other commands do with its forecasters."""
 
 import json
 import os
 import signal
 import subprocess
 import sys
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -14,17 +14,17 @@ import pytest
 import shadowprice.datasets.shipped
 from shadowprice.cli import main
 from shadowprice.datasets.shipped import shipped_traces
-from shadowprice.forecast import DEFAULT, ForecastTable, default, load
+from shadowprice.forecast import DEFAULT, default, load
 from shadowprice.forecast.evaluation import evaluate
 from shadowprice.forecast.splits import held_out
 from shadowprice.forecast.text import TextForecaster
-from shadowprice.formats.batch import read_batch
 from shadowprice.formats.files import sha256_of
 from shadowprice.formats.traces import write_traces
-from shadowprice.types import Forecast, Request, Trace
+from shadowprice.types import Request, Trace
 
 from ..backends import hostile
 from ..conftest import read_jsonl, request_line
+from .test_forecast import same
 
 COMMAND = [sys.executable, "-m", "shadowprice"]
 TRACES = Path(shadowprice.datasets.shipped.__file__).parent / "smollm2-135m.eval.jsonl.gz"
@@ -32,16 +32,6 @@ TRACES = Path(shadowprice.datasets.shipped.__file__).parent / "smollm2-135m.eval
 
 def train(*arguments) -> int:
     return main(["train", *map(str, arguments)])
-
-
-def same(one: Forecast, other: Forecast, **close) -> bool:
-    """Equal; or close, with rtol: a folder stores the weights in single precision."""
-    equal = (lambda a, b: np.allclose(a, b, **close)) if close else np.array_equal
-    for field in fields(Forecast):
-        a, b = (np.inf if (v := getattr(f, field.name)) is None else v for f in (one, other))
-        if not equal(np.broadcast_to(a, len(one)), np.broadcast_to(b, len(other))):
-            return False
-    return True
 
 
 def requests_of(traces):
@@ -54,11 +44,6 @@ def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained")
     assert train(TRACES, "--out", folder / "forecaster", "--quiet") == 0
     return folder
-
-
-@pytest.fixture
-def asked(batch):
-    return batch([request_line(trace.id, trace.prompt) for trace in shipped_traces("train", "smollm2")[:100]])
 
 
 class TestTrain:
@@ -227,64 +212,6 @@ class TestEncoder:
         for more in (["--heads", "tails"], ["--epochs", "0"]):
             assert train("no-such-traces", "--out", tmp_path / "f", "--kind", "encoder", *more) == 2
             assert "no-such-traces" not in capsys.readouterr().err
-
-
-class TestForecast:
-    def test_every_request_in_order(self, trained, asked, tmp_path):
-        out = tmp_path / "lengths.jsonl"
-        assert main(["forecast", str(asked), "--forecaster", str(trained / "forecaster"), "--out", str(out)]) == 0
-        requests = [line.request for line in read_batch(asked)]
-        assert [line["custom_id"] for line in read_jsonl(out)] == [request.id for request in requests]
-        assert same(ForecastTable(out).predict(requests), load(trained / "forecaster").predict(requests))
-
-    def test_to_standard_output_and_from_standard_input(self, trained, asked):
-        with asked.open("rb") as source:
-            done = subprocess.run(
-                [*COMMAND, "forecast", "-", "--forecaster", trained / "forecaster"],
-                stdin=source, capture_output=True, timeout=120,
-            )  # fmt: skip
-        assert (done.returncode, done.stderr) == (0, b"")
-        lines = [json.loads(line) for line in done.stdout.splitlines()]
-        assert len(lines) == 100
-        assert all(line["tokens"] >= 1 and 0 < line["solve"] < 1 for line in lines)
-
-    def test_more_requests_than_one_chunk(self, batch, tmp_path):
-        path = batch([request_line(f"r{i}", "word " * (i % 50 + 1)) for i in range(9000)])
-        out = tmp_path / "lengths.jsonl"
-        assert main(["forecast", str(path), "--out", str(out)]) == 0
-        lines = read_jsonl(out)
-        assert [line["custom_id"] for line in lines] == [f"r{i}" for i in range(9000)]
-        assert lines[8050] == {**lines[0], "custom_id": "r8050"}
-        assert lines[8051]["tokens"] != lines[8050]["tokens"]
-
-    def test_the_default_is_the_forecaster_in_the_package(self, asked, tmp_path):
-        assert main(["forecast", str(asked), "--out", str(tmp_path / "lengths.jsonl")]) == 0
-        requests = [line.request for line in read_batch(asked)]
-        assert same(ForecastTable(tmp_path / "lengths.jsonl").predict(requests), default().predict(requests))
-
-    def test_a_reader_that_stops_early_causes_no_error(self, batch):
-        path = batch([request_line(f"r{i}") for i in range(20_000)])
-        done = subprocess.run(
-            ["bash", "-o", "pipefail", "-c", f"{sys.executable} -m shadowprice forecast {path} | head -n 1"],
-            capture_output=True, timeout=120,
-        )  # fmt: skip
-        assert (done.returncode, done.stderr) == (0, b"")
-
-    def test_a_bad_line_leaves_no_file(self, batch, tmp_path, capsys):
-        path = batch([request_line("a"), '{"custom_id": "b"}'])
-        assert main(["forecast", str(path), "--out", str(tmp_path / "lengths.jsonl")]) == 2
-        assert capsys.readouterr().err.startswith(f"shadowprice: {path}:2: no body")
-        assert sorted(os.listdir(tmp_path)) == ["requests.jsonl"]
-
-    def test_an_empty_file(self, batch, capsys):
-        path = batch([])
-        assert main(["forecast", str(path)]) == 2
-        assert "has no requests" in capsys.readouterr().err
-
-    def test_the_input_is_not_overwritten(self, asked, capsys):
-        before = asked.read_bytes()
-        assert main(["forecast", str(asked), "--out", str(asked)]) == 2
-        assert asked.read_bytes() == before
 
 
 class TestPlanAndRun:

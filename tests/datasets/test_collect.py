@@ -8,9 +8,6 @@ from pathlib import Path
 import pytest
 
 from shadowprice.cli import main
-from shadowprice.collect import check_programs
-from shadowprice.errors import InputError
-from shadowprice.formats.questions import Question, sha256_of_questions
 from shadowprice.formats.traces import read_traces
 
 from ..backends import hostile
@@ -29,14 +26,6 @@ def test_without_a_network_the_error_is_one_line(tmp_path):
     assert done.stderr.count("\n") == 1
     assert done.stderr.startswith("shadowprice: HuggingFaceH4/MATH-500: test cannot be loaded: ConnectionError")
     assert "--mirror DIR" in done.stderr
-
-
-def test_tests_that_import_what_is_not_here_are_refused_before_anything_is_paid_for():
-    wants = Question("q", "?", "import numpy, no_such_package.part\nassert f()", grader="code")
-    with pytest.raises(InputError, match=r"tests cannot run here: no no_such_package \(pip install"):
-        check_programs([wants])
-    check_programs([Question("q", "?", "import numpy, math\nassert f()", grader="code")])
-    check_programs([Question("q", "?", "import no_such_package", grader="exact")])
 
 
 def answers(text):
@@ -109,10 +98,3 @@ class TestCollect:
             assert collect(server, source, tmp_path, *more) == 2
         assert message in capsys.readouterr().err
         assert list(tmp_path.iterdir()) == []
-
-
-def test_the_hash_of_questions_tells_them_apart():
-    first = Question("q", "?", "1", options={"prompt": "x", "entry_point": "f"})
-    same = Question("q", "?", "1", options={"entry_point": "f", "prompt": "x"})
-    other = Question("q", "?", "1", options={"prompt": "x", "entry_point": "g"})
-    assert sha256_of_questions([first]) == sha256_of_questions([same]) != sha256_of_questions([other])

@@ -132,7 +132,7 @@ class TestProbes:
         assert set(result.extra["probes"]) == {"5", "0"}
         assert made.next(1000).place == 1
 
-    @pytest.mark.parametrize("text", ["", "x", "5,-1", "101%", "5.5"])
+    @pytest.mark.parametrize("text", ["", "x", "-1", "5,-1", "101%", "5.5", "1,", "1,,2"])
     def test_ages_that_are_invalid_are_named(self, text):
         with pytest.raises(InputError, match="is not an age"):
             Ages.parse(text)

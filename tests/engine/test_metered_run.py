@@ -1,7 +1,6 @@
 """A metered run pays for what is generated, continues where it stopped, and never exceeds its budget."""
 
 import asyncio
-import importlib.util
 import json
 import random
 import signal
@@ -16,11 +15,9 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
-from shadowprice import Forecast, InputError
+from shadowprice import Forecast
 from shadowprice.accounts.sqlite import Ledger
-from shadowprice.backends import llamacpp
-from shadowprice.backends.llamacpp import LlamaCppBackend, LlamaCppServer
-from shadowprice.backends.models import fetch_model
+from shadowprice.backends.llamacpp import LlamaCppServer
 from shadowprice.backends.openai import OpenAIBackend
 from shadowprice.backends.recorded import RecordedBackend
 from shadowprice.datasets.shipped import shipped_traces
@@ -34,6 +31,7 @@ from tests.quick import QUICK
 
 from .. import test_crash
 from ..backends import hostile
+from ..backends.asking import client_of
 from ..conftest import read_jsonl, request_line
 
 
@@ -536,16 +534,6 @@ class TestKilled:
 
 
 @pytest.fixture(scope="module")
-def gguf():
-    if importlib.util.find_spec("xllamacpp") is None:
-        pytest.skip("xllamacpp is not installed (pip install 'shadowprice[local]')")
-    try:
-        return fetch_model()
-    except InputError as error:
-        pytest.skip(f"the model cannot be fetched here: {error}")
-
-
-@pytest.fixture(scope="module")
 def model(gguf):
     """Few slots and many answers that wait, so that each finds its slot taken by another."""
     with LlamaCppServer(gguf, slots=4, cache=256) as running:
@@ -554,10 +542,7 @@ def model(gguf):
 
 @pytest.fixture
 def backend(model, monkeypatch):
-    """On the server of all; closing it leaves the server alone."""
-    monkeypatch.setattr(llamacpp, "LlamaCppServer", lambda path, **options: model)
-    monkeypatch.setattr(model, "close", lambda: None)
-    return LlamaCppBackend(model.path)
+    return client_of(model, monkeypatch)
 
 
 CAP = 32

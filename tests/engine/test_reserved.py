@@ -11,7 +11,6 @@ from shadowprice import Forecast, Request
 from shadowprice.backends.base import response
 from shadowprice.cost import TOKENS, Rates
 from shadowprice.engine import Settings, make_scheduler
-from shadowprice.engine.prompts import with_limit
 from shadowprice.engine.reserved import Reserved
 from shadowprice.engine.scheduler import Report
 from shadowprice.engine.simulate import simulate
@@ -249,36 +248,6 @@ class TestLimitsInThePrompt:
         made.add([request(text="Why?")], Forecast([50.0]))
         work = made.next(70)
         assert work.body is work.request.body
-
-    @pytest.mark.parametrize(
-        ("body", "sent"),
-        [
-            ({"prompt": "Once"}, {"prompt": "ORDER\n\nOnce"}),
-            ({"prompt": ["a"]}, {"prompt": ["ORDER\n\na"]}),
-            ({"prompt": [1, 2]}, {"prompt": [1, 2]}),
-            (
-                {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]},
-                {"messages": [{"role": "user", "content": "a\n\nORDER"}, {"role": "assistant", "content": "b"}]},
-            ),
-            (
-                {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]},
-                {"messages": [{"role": "user", "content": [{"type": "text", "text": t} for t in ("a", "ORDER")]}]},
-            ),
-            (
-                {"messages": [{"role": "system", "content": "s"}]},
-                {"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "ORDER"}]},
-            ),
-        ],
-    )
-    def test_every_form_of_a_prompt_is_understood(self, body, sent):
-        def named(value):
-            if isinstance(value, str):
-                return value.replace("Keep the entire response within at most 9 tokens.", "ORDER")
-            if isinstance(value, dict):
-                return {key: named(each) for key, each in value.items()}
-            return [named(each) for each in value] if isinstance(value, list) else value
-
-        assert named(with_limit(body, 9)) == sent
 
 
 class TestMoney:

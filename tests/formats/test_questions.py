@@ -73,3 +73,9 @@ def test_the_hash_depends_on_every_field():
     ]
     assert len({sha256_of_questions([question]) for question in [first, *others]}) == 8
     assert sha256_of_questions([first]) == sha256_of_questions([Question("a", "2 + 3?", "5")])
+
+
+def test_the_hash_does_not_depend_on_the_order_of_options():
+    one = Question("q", "?", "1", options={"prompt": "x", "entry_point": "f"})
+    other = Question("q", "?", "1", options={"entry_point": "f", "prompt": "x"})
+    assert sha256_of_questions([one]) == sha256_of_questions([other])

@@ -1,7 +1,5 @@
 """Exact and numeric answers."""
 
-import time
-
 import pytest
 
 from shadowprice.grading import Grade, grade
@@ -100,10 +98,8 @@ def test_exact(answer, gold, wanted):
 
 @pytest.mark.parametrize(("answer", "gold", "wanted"), NUMERIC, ids=ids(NUMERIC))
 def test_numeric(answer, gold, wanted):
-    started = time.monotonic()
     found = grade("numeric", answer, gold)
     assert agrees(found, wanted), found
-    assert time.monotonic() - started < 2
 
 
 def test_the_tolerance_is_an_option():

@@ -15,8 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from shadowprice.errors import InputError
-from shadowprice.grading import Limits, check_code_grading, grade, levels, sandbox
+from shadowprice.grading import Limits, grade, levels, sandbox
 from shadowprice.grading.levels import LEVELS, problem_of
 from shadowprice.grading.programs import readings
 
@@ -169,7 +168,6 @@ def test_endless_programs_end(answer, box):
     started, before = time.monotonic(), processes()
     found = box(answer + GOOD, limits=SOON)
     assert (found.correct, found.reason) == (False, "timeout"), found
-    assert time.monotonic() - started < 15
     while processes() > before and time.monotonic() - started < 45:  # other tests have theirs at the same time
         time.sleep(0.05)
     assert processes() <= before
@@ -300,11 +298,9 @@ def test_an_entry_point_called_check():
     assert not grade("code", "def check(x): return x", tests, entry_point="check").correct
 
 
-def test_reading_a_megabyte_of_fences_is_fast():
-    started = time.monotonic()
-    readings("```\n" * 250_000, PROMPT, "f")
-    readings("``` a" * 200_000, PROMPT, "f")
-    assert time.monotonic() - started < 5
+@pytest.mark.parametrize("noise", ["```\n" * 250_000, "``` a" * 200_000 + "\n"], ids=["fences", "words"])
+def test_a_program_after_a_megabyte_of_fences_is_found(noise):
+    assert any(reading.endswith(GOOD) for reading in readings(f"{noise}```python\n{GOOD}```\n", PROMPT, "f"))
 
 
 @pytest.mark.parametrize(
@@ -372,39 +368,3 @@ def test_many_threads_at_once(box):
         found = list(threads.map(lambda n: box(GOOD if n % 2 else BAD).correct, range(16)))
     assert found == [n % 2 == 1 for n in range(16)]
     assert threading.active_count() <= before
-
-
-# --- which sandbox -----------------------------------------------------------------------------
-
-
-def test_the_sandbox_is_the_best_that_works():
-    working = [level for level in LEVELS[:2] if not problem_of(level)]
-    assert sandbox() == (working or ["none"])[0]
-    for level in LEVELS[:2]:
-        found = grade("code", GOOD, TESTS, limits=LIMITS, level=level)
-        assert found.correct is (True if level in working else None), found
-
-
-def test_without_a_sandbox_programs_are_refused(without_a_sandbox):
-    assert sandbox() == "none"
-    for attempt in (check_code_grading, lambda: grade("code", GOOD, TESTS)):
-        with pytest.raises(InputError, match=r"Operation not permitted.*install bubblewrap, or give --unsafe-code"):
-            attempt()
-
-
-def test_without_a_sandbox_programs_run_where_that_is_allowed(without_a_sandbox):
-    python = interpreter("process")
-    if problem := problem_of("process", python):
-        pytest.skip(problem)
-    assert sandbox(True, python) == check_code_grading(True, python) == "process"
-    assert grade("code", GOOD, TESTS, python=python, unsafe=True).correct
-
-
-def test_the_level_without_a_sandbox_must_be_allowed():
-    with pytest.raises(InputError, match="not a sandbox"):
-        grade("code", GOOD, TESTS, level="process")
-
-
-@pytest.mark.skipif(sandbox() == "none", reason="no sandbox here")
-def test_a_sandbox_is_used_even_where_none_is_demanded():
-    assert sandbox(unsafe=True) == sandbox()

@@ -1,4 +1,4 @@
-"""From traces to results, in one call; tests/lab/test_reproduce.py is about the command."""
+"""From traces to results, in one call; tests/cli/test_reproduce.py is about the command."""
 
 from dataclasses import replace
 

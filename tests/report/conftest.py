@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from shadowprice.datasets.shipped import shipped_traces
 from shadowprice.errors import Refused, Unavailable
 from shadowprice.lab.results import Results
 from shadowprice.report.reproduction import report
+from shadowprice.run_folder import RunFolder
 from shadowprice.runs import Run
 from shadowprice.types import Completion, Request
 from tests.quick import QUICK
@@ -109,3 +111,27 @@ def run_of(tmp_path_factory):
         return folders[name]
 
     return run_of
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Makes a run folder in which a test writes the ledger itself."""
+    made = []
+
+    def folder(budget=100, **asked):
+        made.append(RunFolder.create(tmp_path / "run", budget, asked))
+        return made[-1]
+
+    yield folder
+    for each in made:
+        each.ledger.close()
+
+
+@pytest.fixture
+def own(run_of, tmp_path):
+    """A copy of a run, to be changed."""
+
+    def own(name):
+        return shutil.copytree(run_of(name), tmp_path / "own")
+
+    return own

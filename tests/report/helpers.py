@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from html.parser import HTMLParser
 
@@ -48,3 +49,11 @@ class Page(HTMLParser):
 def main_row(policy, solved, *, stream="balanced", budget=100, accounting="reserved", **more):
     row = {"table": "main", "model": "m", "stream": stream, "budget": budget, "policy": policy}
     return {**row, "accounting": accounting, "solved": solved, "source": "ours", **more}
+
+
+def summary_of(folder):
+    return json.loads((folder / "manifest.json").read_text())["summary"]
+
+
+def steps_of(run):
+    return {step.label: step.tokens for step in run.steps}

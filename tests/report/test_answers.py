@@ -7,18 +7,15 @@ import re
 import pytest
 
 from shadowprice.accounts.view import whole_answers
-from shadowprice.formats.asked import Asked, asked_lines
 from shadowprice.report import run as run_module
-from shadowprice.report.fixes import fix_for
 from shadowprice.report.run import run_report
-from shadowprice.report.run_data import read_run
-from shadowprice.report.shown import level, shown
+from shadowprice.report.shown import shown
 from shadowprice.run_folder import RunFolder
 from shadowprice.types import Request, Usage
 
+from ..run_folders import answer, note, part
 from .conftest import GOLD, TRACES
 from .helpers import HOSTILE, Page
-from .test_run import answer, note, part
 
 LONG = "First line.\n" + "So it goes on and on. " * 100 + "THE END"
 
@@ -89,29 +86,6 @@ class TestTexts:
 
 
 class TestLargeRuns:
-    def rows(self, **outcomes):
-        return [{"id": f"{name}{i}", "outcome": name} for name, count in outcomes.items() for i in range(count)]
-
-    def test_rare_outcomes_are_shown_in_full(self):
-        found = shown(self.rows(finished=900, declined=90, failed=10), {}, lambda name: "", most_rows=100)
-        assert found.counts == [("finished", 45, 900), ("declined", 45, 90), ("failed", 10, 10)]
-        assert [row["id"] for row in found.rows[:2]] == ["finished0", "finished1"]
-
-    def test_the_longest_texts_are_cut_first(self):
-        texts = {"finished0": "x" * 10, "finished1": "y" * 1000}
-        found = shown(self.rows(finished=2), {"finished0": Asked("q" * 20)}, texts.__getitem__, most_text=100)
-        assert [row["answer"] for row in found.rows] == [("x" * 10, 0), ("y" * 70, 930)]
-        assert found.rows[0]["question"] == ("q" * 20, 0)
-        assert found.texts_cut == 1
-
-    def test_nothing_is_cut_where_there_is_room(self):
-        found = shown(self.rows(finished=3), {}, lambda name: "z" * 50)
-        assert (found.counts, found.texts_cut, len(found.rows)) == ([], 0, 3)
-
-    @pytest.mark.parametrize(("amounts", "total", "most"), [([], 5, 0), ([3, 3], 6, 3), ([3, 9], 8, 5), ([5, 5], 1, 0)])
-    def test_the_level_is_the_largest_that_fits(self, amounts, total, most):
-        assert level(amounts, total) == most
-
     def test_the_page_says_what_was_left_out_and_where_it_is(self, run_of, monkeypatch):
         monkeypatch.setattr(run_module, "shown", lambda *given: shown(*given, most_rows=20, most_text=2000))
         text = Page(run_report(run_of("graded"))).words
@@ -135,37 +109,6 @@ class TestLargeRuns:
         assert "200 of 200 finished" in text
 
 
-class TestFixes:
-    @pytest.mark.parametrize(
-        ("code", "message", "fix"),
-        [
-            ("request_refused", "401: Incorrect API key", "OPENAI_API_KEY"),
-            ("request_refused", "404: no such model", "--model"),
-            ("request_refused", "429: insufficient_quota", "add credit"),
-            ("backend_unavailable", "429: slow down", "--concurrency"),
-            ("backend_unavailable", "503: loading model", "later"),
-            ("backend_unavailable", "no connection: Cannot connect to host 127.0.0.1:9", "--base-url"),
-            ("backend_unavailable", "the server did not answer in time", "slow or hangs"),
-            ("request_refused", "400: This model's maximum context length is 4096 tokens", "shorten"),
-            ("request_refused", "400: messages must alternate", "correct it"),
-            ("backend_unavailable", "500: internal error", "log"),
-            ("anything", "unheard of", "--resume tries again"),
-        ],
-    )
-    def test_every_kind_of_failure_has_one(self, code, message, fix):
-        assert fix in fix_for(code, message)
-
-    def test_the_page_shows_it_beside_the_cause(self, run_of):
-        words = Page(run_report(run_of("failing"))).words
-        assert "the server answered 503the server was overloaded, or still loading: --resume later" in words
-
-    def test_a_cause_that_the_backend_names_groups_failures(self, place):
-        for name, message in (("a", "503: node x17 is busy"), ("b", "503: node abc is busy")):
-            place.ledger.note(name, note(name, "failed", "backend_unavailable", message, cause="503"))
-        (cause,) = read_run(place.path).failures
-        assert (cause["count"], cause["requests"]) == (2, "a, b")
-
-
-def test_questions_are_read_by_id(place):
-    (place.path / "requests.jsonl").write_bytes(b"".join(asked_lines([Request("a", "Why?")], {"a": ("42", "exact")})))
-    assert read_run(place.path).asked == {"a": Asked("Why?", "42")}
+def test_the_page_shows_a_way_out_beside_every_cause(run_of):
+    words = Page(run_report(run_of("failing"))).words
+    assert "the server answered 503the server was overloaded, or still loading: --resume later" in words

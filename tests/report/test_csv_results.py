@@ -6,7 +6,6 @@ import csv
 
 import pytest
 
-from shadowprice.cli import main
 from shadowprice.report.csv_results import write_csv
 from shadowprice.report.run_data import read_run
 
@@ -43,17 +42,3 @@ def test_answers_are_whole(run_of, tmp_path):
 def test_costs_in_money_add_up(run_of, tmp_path):
     write_csv(run_of("money"), tmp_path / "out.csv")
     assert sum(round(float(row["cost"]) * 1e9) for row in read(tmp_path / "out.csv")) == read_run(run_of("money")).spent
-
-
-def test_the_command_writes_it(run_of, tmp_path, capsysbinary):
-    folder = str(run_of("reserved"))
-    assert main(["report", folder, "--csv", str(tmp_path / "out.csv")]) == 0
-    assert capsysbinary.readouterr().out == f"60 requests -> {tmp_path / 'out.csv'}\n".encode()
-    assert main(["report", folder, "--csv", "-"]) == 0
-    assert capsysbinary.readouterr().out == (tmp_path / "out.csv").read_bytes()
-
-
-def test_results_of_a_reproduction_are_refused(tmp_path, capsys):
-    (tmp_path / "results.json").write_text("{}")
-    assert main(["report", str(tmp_path), "--csv", "-"]) == 2
-    assert "--csv is for runs" in capsys.readouterr().err

@@ -7,10 +7,8 @@ import re
 import pytest
 
 from shadowprice.lab.results import Results
-from shadowprice.market import POLICIES as KNOWN
-from shadowprice.report.labels import NAMES, Variant, by_variant, outcome_label, row_label
+from shadowprice.report.labels import by_variant, outcome_label, row_label
 from shadowprice.report.reproduction import report
-from shadowprice.report.style import POLICIES, look
 
 from .helpers import Page, main_row
 
@@ -31,14 +29,6 @@ from .helpers import Page, main_row
 )
 def test_label_of_a_row(row, label):
     assert row_label(row) == label
-
-
-def test_every_policy_has_a_name_and_a_look_of_its_own():
-    assert set(KNOWN) <= set(NAMES)
-    assert set(NAMES) == set(POLICIES)
-    assert len(set(NAMES.values())) == len(NAMES)
-    variants = [Variant(policy, reclaim) for policy in NAMES for reclaim in (False, True)]
-    assert len({look(each) for each in variants}) == len(variants)
 
 
 def test_variants_are_listed_in_the_order_of_the_names_and_unknown_ones_last():

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import re
-import sys
-from importlib.resources import files
 
 import pytest
 
-from shadowprice.cli import main
-from shadowprice.errors import MissingExtra
 from shadowprice.lab.results import Results
-from shadowprice.report import render
 from shadowprice.report.labels import outcome_label
-from shadowprice.report.render import fixed, number, signed
 from shadowprice.report.reproduction import report
 
 from .helpers import HOSTILE, Page, main_row
@@ -149,93 +143,9 @@ class TestAnyData:
         assert "CLEAR answers 3.0%" in page
         assert '<th scope="row">uniform</th><td class=""></td>' in page
 
-    def test_numbers_are_easy_to_read(self):
-        assert [number(each) for each in (1234, 0.00123, 1e-9, 12.0, None, True, 0)] == [
-            "1,234", "0.00123", "1e-09", "12", "", "", "0",
-        ]  # fmt: skip
-        assert [signed(each) for each in (1.26, -1.26, 0.04, -0.04)] == ["+1.3", "−1.3", "±0.0", "±0.0"]
-        assert [fixed(each) for each in (2.0, -0.5)] == ["2.0", "−0.5"]
-
     def test_a_long_table_says_what_it_leaves_out(self):
         queries = [{"id": f"q{number}", "outcome": "solved"} for number in range(5003)]
         text = Page(report(Results([], {}, queries))).words
         assert "The first 5,000 of 5,003 are shown." in text
         assert "q4999" in text
         assert "q5000" not in text
-
-
-class TestMissingPackages:
-    @pytest.mark.parametrize("package", ["matplotlib", "jinja2"])
-    def test_the_error_names_the_extra(self, package, monkeypatch):
-        render._environment.cache_clear()
-        monkeypatch.setitem(sys.modules, package, None)
-        with pytest.raises(MissingExtra, match=r"shadowprice\[report\]"):
-            report(Results([main_row("clear", 3.0)]))
-
-
-class TestColours:
-    """The contrast that WCAG 2 requires: 4.5 for text, 3 for lines and points."""
-
-    @pytest.fixture(params=["light", "dark"])
-    def colours(self, request):
-        style = (files("shadowprice.report") / "templates" / "page.css").read_text()
-        blocks = re.findall(r":root \{(.*?)\}", style, re.DOTALL)
-        light, dark = (dict(re.findall(r"--(\w+): (#[0-9a-f]{6})", block)) for block in blocks)
-        return light if request.param == "light" else {**light, **dark}
-
-    @pytest.mark.parametrize("ground", ["ground", "card", "soft"])
-    def test_text_can_be_read(self, colours, ground):
-        for name in ("ink", "muted"):
-            assert contrast(colours[name], colours[ground]) >= 4.5, name
-
-    def test_lines_can_be_seen(self, colours):
-        for name in ("blue", "vermillion", "green", "purple", "grey"):
-            assert contrast(colours[name], colours["ground"]) >= 3, name
-
-    def test_coloured_words_can_be_read(self, colours):
-        for name in ("blue", "vermillion", "green"):
-            assert contrast(colours[name], colours["soft"]) >= 3.5, name
-
-
-def contrast(one, other):
-    bright, dim = sorted((luminance(one), luminance(other)), reverse=True)
-    return (bright + 0.05) / (dim + 0.05)
-
-
-def luminance(colour):
-    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-class TestCommand:
-    def test_a_results_folder_gets_a_page_that_is_always_the_same(self, results, tmp_path, capsys, page):
-        results.write(tmp_path / "lab")
-        assert main(["report", str(tmp_path / "lab")]) == 0
-        assert (tmp_path / "lab" / "report.html").read_text() == page
-        assert capsys.readouterr().out == f"report -> {tmp_path / 'lab' / 'report.html'}\n"
-
-    def test_it_can_be_written_to_standard_output(self, tmp_path, capsysbinary):
-        few = Results([main_row("uniform", 5.0), main_row("clear", 9.0)])
-        few.write(tmp_path / "lab")
-        assert main(["report", str(tmp_path / "lab"), "--out", "-"]) == 0
-        assert capsysbinary.readouterr().out == report(few).encode()
-        assert not (tmp_path / "lab" / "report.html").exists()
-
-    @pytest.mark.parametrize(
-        ("make", "name"),
-        [
-            (lambda place: None, "it"),
-            (lambda place: place.write_text(""), "it"),
-            (lambda place: place.mkdir(), "it"),
-            (lambda place: (place.mkdir(), (place / "results.json").write_text("{")), "results.json"),
-            (lambda place: (place.mkdir(), (place / "results.json").write_text('{"rows": 3}')), "results.json"),
-            (lambda place: (place.mkdir(), (place / "manifest.json").write_text("[]")), "manifest.json"),
-        ],
-    )
-    def test_anything_else_is_a_one_line_error_that_names_the_file(self, make, name, tmp_path, capsys):
-        make(tmp_path / "it")
-        assert main(["report", str(tmp_path / "it")]) == 2
-        error = capsys.readouterr().err
-        assert f"{name}: " in error
-        assert error.count("\n") == 1

@@ -3,94 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import re
-import shutil
-import signal
-import subprocess
-import sys
-from collections import Counter
 from dataclasses import asdict
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from shadowprice.accounts.sqlite import Ledger
-from shadowprice.accounts.view import read_account
-from shadowprice.cli import main
 from shadowprice.errors import InputError, LedgerError
-from shadowprice.formats.results import DECLINED, ESTIMATE, chunk_line, result_line
+from shadowprice.formats.results import DECLINED, ESTIMATE
 from shadowprice.report.run import run_report
 from shadowprice.report.run_data import read_run
-from shadowprice.run_folder import RunFolder
 from shadowprice.runs import Run
-from shadowprice.types import Completion, Failure, Result, Usage
+from shadowprice.types import Usage
 
+from ..run_folders import answer, killed_run, listing, note
 from .conftest import BUDGET, GOLD, RATES, RUNS, TRACES, Recorded, requests
-from .helpers import HOSTILE, Page
-
-ENDS = ["finished", "truncated", "nothing", "open", "void", "chunk"]
-
-
-def part(tokens, finish="stop", flags=(), text="Paris"):
-    body = {"choices": [{"message": {"content": text}}]}
-    return Completion(text, tokens, finish, "server", flags, body)
-
-
-def answer(name, tokens, outcome="finished", flags=(), text="Paris", correct=None):
-    finish = "length" if outcome == "truncated" else "stop"
-    found = part(tokens, finish, flags, text)
-    return result_line(Result(name, outcome, Usage(tokens), tokens, found, correct=correct))
-
-
-def chunk(tokens):
-    return chunk_line(part(tokens, "length"), sample=0, landing=False)
-
-
-def note(name, outcome, code, message, **details):
-    return result_line(Result(name, outcome, failure=Failure(code, message, details)))
-
-
-def clearing(budget, queries):
-    return {"budget": budget, "queries": queries, "admitted": 1, "granted": 30, "price": 0.5, "status": "cleared"}
-
-
-@pytest.fixture
-def folder(tmp_path):
-    """Makes a run folder in which a test writes the ledger itself."""
-    made = []
-
-    def folder(budget=100, **asked):
-        made.append(RunFolder.create(tmp_path / "run", budget, asked))
-        return made[-1]
-
-    yield folder
-    for each in made:
-        each.ledger.close()
-
-
-@pytest.fixture
-def own(run_of, tmp_path):
-    """A copy of a run, to be changed."""
-
-    def own(name):
-        return shutil.copytree(run_of(name), tmp_path / "own")
-
-    return own
-
-
-def listing(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
-def summary_of(folder):
-    return json.loads((folder / "manifest.json").read_text())["summary"]
-
-
-def steps_of(run):
-    return {step.label: step.tokens for step in run.steps}
+from .helpers import HOSTILE, Page, steps_of, summary_of
 
 
 class TestAnyRun:
@@ -99,46 +28,6 @@ class TestAnyRun:
     @pytest.fixture(params=RUNS)
     def place(self, request, run_of):
         return run_of(request.param)
-
-    def test_it_agrees_with_the_summary(self, place):
-        run, summary = read_run(place), summary_of(place)
-        assert run.done
-        outcomes = {name.replace("_", " "): count for name, count in summary["outcomes"].items()}
-        assert dict(run.outcomes) == outcomes
-        assert (run.total, run.correct) == (summary["requests"], summary["correct"])
-        assert (run.budget, run.spent) == (summary["budget"], summary["spent"])
-        assert asdict(run.usage) == summary["usage"]
-        assert len(run.clearings) == len(summary["rounds"]) == len(run.clearing_starts)
-
-    def test_every_request_has_a_row_and_a_reason(self, place):
-        run = read_run(place)
-        assert [row["id"] for row in run.requests] == [trace.id for trace in TRACES[: run.total]]
-        lengths = {trace.id: trace.tokens for trace in TRACES}
-        single = run.policy != "uniform, reclaim"
-        for row in run.requests:
-            assert row["why"]
-            assert row["forecast"] > 0
-            assert 0 <= row["chance"] <= 100
-            if row["outcome"] == "finished" and single and not run.rates.money:
-                assert row["cost"] == lengths[row["id"]] <= row["grant"]
-            elif row["outcome"] == "declined":
-                assert row["price"] > 0
-                assert row["attempts"] == 0
-
-    def test_the_costs_of_the_requests_and_of_the_teacher_are_what_was_spent(self, place):
-        run = read_run(place)
-        teacher = run.teacher["tokens"] if run.teacher.get("charged") else 0
-        assert sum(row["cost"] or 0 for row in run.requests) + teacher == run.spent
-
-    def test_the_waterfall_adds_up(self, place):
-        run = read_run(place)
-        total, returned, *parts = run.steps
-        assert sum(step.tokens for step in parts) == run.spent
-        assert total.tokens == returned.tokens + run.spent
-        if run.metered:
-            assert (total.label, total.tokens) == ("budget", run.budget)
-        elif not run.teacher.get("charged"):
-            assert total.tokens <= sum(each["granted"] for each in run.clearings)
 
     def test_the_page_is_self_contained_and_leaves_no_trace(self, place):
         before = listing(place)
@@ -172,15 +61,6 @@ class TestReserved:
         for row, each in zip(shown, rounds, strict=True):
             assert f">{each['price']:.3g}<" in row
 
-    def test_clearings_start_where_the_one_before_has_ended(self, run_of):
-        run = read_run(run_of("reserved"))
-        assert run.clearing_starts[0] == 0
-        assert run.clearing_starts[1] == run.clearings[0]["admitted"]
-
-    def test_what_is_granted_is_what_the_clearings_granted(self, run_of):
-        run = read_run(run_of("reserved"))
-        assert steps_of(run)["granted"] == sum(each["granted"] for each in run.clearings)
-
     def test_what_is_returned_is_granted_again_or_not(self, run_of):
         assert "What is returned is granted again." in run_report(run_of("reserved"))
         assert "What is returned stays unused." in run_report(run_of("graded"))
@@ -193,20 +73,6 @@ class TestReserved:
         assert sorted(row["id"] for row in run.requests) == sorted(trace.id for trace in TRACES[:60])
         assert "forecast, tokens" not in run_report(folder)
 
-    def test_the_command_writes_the_page(self, own, capsys):
-        folder = own("reserved")
-        assert main(["report", str(folder)]) == 0
-        assert (folder / "report.html").read_text() == run_report(folder)
-        assert "report.html" in capsys.readouterr().out
-
-    def test_samples_share_a_grant(self, run_of):
-        run = read_run(run_of("samples"))
-        several = [row for row in run.requests if row["attempts"] > 1]
-        assert several
-        assert all(row["cost"] <= row["grant"] == 100 for row in several)
-        finished = [row for row in several if row["outcome"] == "finished"]
-        assert all(row["why"].endswith(f"in {row['attempts']} samples") for row in finished)
-
 
 class TestGraded:
     def test_correct_answers_are_counted_and_marked(self, run_of):
@@ -218,16 +84,6 @@ class TestGraded:
         assert {name for name, mark in marks.items() if mark} == answered & set(GOLD)
         assert f"requests answered, {run.correct} correctly, for" in Page(run_report(run_of("graded"))).words
 
-    def test_the_waterfall_ends_with_correct_answers(self, run_of):
-        run = read_run(run_of("graded"))
-        costs = Counter()
-        for row in run.requests:
-            costs[row["correct"]] += row["cost"] or 0
-        steps = steps_of(run)
-        assert list(steps)[-1] == "correct answers"
-        assert (steps["correct answers"], steps["wrong answers"]) == (costs["yes"], costs["no"])
-        assert steps["answers not graded"] == costs[None]
-
     def test_they_are_counted_while_the_run_is_under_way(self, folder):
         ledger = folder(gold="ab12").ledger
         ledger.settle(ledger.reserve("a", 10), 5, Usage(5), answer("a", 5, correct=True))
@@ -237,22 +93,6 @@ class TestGraded:
 
 
 class TestMetered:
-    def test_the_waterfall_counts_generated_tokens(self, run_of):
-        run = read_run(run_of("metered"))
-        cost = Counter()
-        for row in run.requests:
-            cost[row["outcome"]] += row["cost"] or 0
-        steps = steps_of(run)
-        assert steps["finished answers"] == cost["finished"] > 0
-        assert steps["truncated answers"] == cost["truncated"]
-        assert steps["never spent"] == BUDGET - run.spent
-
-    def test_clearings_are_in_order(self, run_of):
-        run = read_run(run_of("metered"))
-        assert len(run.clearings) > 1
-        assert run.clearing_starts[0] == 0
-        assert run.clearing_starts == sorted(run.clearing_starts)
-
     def test_the_page_says_chunks_and_not_grants(self, run_of):
         page = run_report(run_of("metered"))
         assert "correct answers per token" in page
@@ -267,31 +107,6 @@ class TestMetered:
         assert "chunks ended" in page
         assert "CLEAR, metered" in page
 
-    def test_an_answer_in_chunks_is_one_answer(self, folder):
-        ledger = folder(accounting="metered").ledger
-        for name in ("a", "b"):
-            ledger.settle_chunk(ledger.reserve(name, 10), 10, Usage(10), chunk(10))
-        ledger.settle(ledger.reserve("a", 20), 5, Usage(5), answer("a", 15))
-        run = read_run(ledger.path.parent)
-        finished, waiting = run.requests
-        assert (finished["outcome"], finished["grant"], finished["cost"]) == ("finished", 30, 15)
-        assert (waiting["outcome"], waiting["cost"]) == ("waiting", 10)
-        assert waiting["why"] == "paused until its next turn"
-        steps = steps_of(run)
-        assert (steps["finished answers"], steps["answers not finished"]) == (15, 10)
-
-    def test_the_reason_for_a_truncated_answer_is_given(self, folder):
-        ledger = folder(accounting="metered").ledger
-        ledger.settle(ledger.reserve("own", 10), 10, Usage(10), answer("own", 10, "truncated"))
-        for name, flags in (("left", ()), ("stuck", ["not_continued"])):
-            ledger.settle_chunk(ledger.reserve(name, 10), 10, Usage(10), chunk(10))
-            ledger.record(name, answer(name, 10, "truncated", flags))
-        assert {row["id"]: row["why"] for row in read_run(ledger.path.parent).requests} == {
-            "own": "reached its limit",
-            "left": "more tokens were not worth the price",
-            "stuck": "could not be continued (the server: not_continued)",
-        }
-
 
 class TestTeacher:
     def test_estimates_are_paid_from_the_budget_or_not(self, run_of):
@@ -300,9 +115,6 @@ class TestTeacher:
         assert "the teacher's estimates" not in steps_of(free)
         assert "generated 120 tokens, paid from the budget" in Page(run_report(run_of("tale"))).words
         assert "generated 120 tokens, not charged to the budget" in Page(run_report(run_of("taught"))).words
-
-    def test_the_forecast_is_the_estimate(self, run_of):
-        assert {row["forecast"] for row in read_run(run_of("tale")).requests} == {40}
 
 
 class TestMoney:
@@ -348,27 +160,6 @@ class TestFailures:
         assert "6model_not_foundno model '3' on this server, for 3 tokens" in words
         assert "6backend_unavailablethe server answered 503" in words
 
-    def test_each_request_has_its_own_cause(self, run_of):
-        rows = [row for row in read_run(run_of("failing")).requests if row["outcome"] == "failed"]
-        assert {row["attempts"] for row in rows} == {0}
-        assert rows[0]["why"] == "model_not_found: no model '3' on this server, for 3 tokens"
-
-    def test_attempts_that_were_lost_are_paid_for(self, run_of):
-        run = read_run(run_of("failing"))
-        lost = [TRACES[place].id for place in range(7, 60, 10)]
-        again = [row for row in run.requests if row["id"] in lost]
-        assert all(row["attempts"] == 2 and row["outcome"] in ("finished", "truncated") for row in again)
-        assert steps_of(run)["failed attempts"] == 6 * run.clearings[0]["granted"] // 60
-
-    def test_rare_causes_are_counted_together(self, folder):
-        ledger = folder().ledger
-        for number in range(30):
-            name = f"q{number}"
-            ledger.note(name, note(name, "failed", "request_refused", "x" * (number % 25 + 1)))
-        *listed, others = read_run(ledger.path.parent).failures
-        assert [each["count"] for each in listed] == [2] * 5 + [1] * 15
-        assert (others["count"], others["message"]) == (5, "5 other causes")
-
     def test_a_run_that_was_stopped_says_why(self, tmp_path):
         with Run(requests(60), budget=BUDGET, backend=Recorded(TRACES), folder=tmp_path / "run", policy="clear") as run:
             asyncio.run(run.execute(on_result=lambda result: run.stop("the server ignores limits")))
@@ -384,25 +175,6 @@ class TestFailures:
 
 
 class TestUnderWay:
-    def test_a_real_run_is_read_at_every_moment(self, tmp_path):
-        place = tmp_path / "run"
-        seen = []
-
-        def look(progress):
-            if progress.running and len(seen) < 40:
-                seen.append((progress.running, read_run(place)))
-
-        with Run(requests(60), budget=BUDGET, backend=Recorded(TRACES), folder=place, policy="clear") as run:
-            asyncio.run(run.execute(on_event=look))
-        assert len(seen) > 3
-        for running, found in seen:
-            assert not found.done
-            assert found.total == 60
-            assert sum(found.outcomes.values()) == 60
-            assert found.outcomes["waiting"] == running
-            assert found.outcomes["not sent"] > 0
-        assert read_run(place).done
-
     def test_it_is_read_while_it_runs(self, folder, tmp_path):
         ledger = folder(policy="clear").ledger
         first, _ = ledger.reserve_many([("a", 40), ("b", 30)])
@@ -418,22 +190,9 @@ class TestUnderWay:
         ledger.reserve("c", 45)
         assert (ledger.available, ledger.reserved, ledger.spent) == (0, 75, 25)
 
-    def test_a_run_that_is_resumed_is_under_way_again(self, own):
-        folder = own("failing")
-        failed = next(row["id"] for row in read_run(folder).requests if row["outcome"] == "failed")
-        with Ledger.reopen(folder / "ledger.sqlite") as ledger:
-            ledger.reserve(failed, 10)
-            run = read_run(folder)
-        assert not run.done
-        assert {row["id"]: row["outcome"] for row in run.requests}[failed] == "waiting"
-        assert (run.outcomes["failed"], sum(each["count"] for each in run.failures)) == (11, 11)
-
     def test_it_is_read_after_kill_9_and_can_still_be_resumed(self, tmp_path):
-        folder = self.killed(tmp_path)
+        folder = killed_run(tmp_path / "run")
         before = listing(folder)
-        account = read_account(folder)
-        assert account.spent == 7
-        assert [(attempt.cost, attempt.end) for attempt in account.attempts] == [(7, "result"), (0, None)]
         assert "Unfinished: 1 request answered so far, 7 of 100 tokens spent." in Page(run_report(folder)).words
         after = listing(folder)
         assert {name: after[name] for name in before if not name.endswith("-shm")} == {
@@ -442,33 +201,6 @@ class TestUnderWay:
         assert after.keys() == before.keys()
         with Ledger.reopen(folder / "ledger.sqlite") as ledger:
             assert ledger.spent == 7 + 20
-
-    def test_a_copy_without_the_shared_memory_file_is_read_too(self, tmp_path):
-        folder = self.killed(tmp_path)
-        (folder / "ledger.sqlite-shm").unlink()
-        before = listing(folder)
-        assert read_run(folder).spent == 7
-        assert listing(folder) == before
-
-    @staticmethod
-    def killed(tmp_path):
-        code = """
-import sys, time
-from shadowprice.run_folder import RunFolder
-from shadowprice.types import Usage
-from tests.report.test_run import answer
-ledger = RunFolder.create(sys.argv[1], 100, {}).ledger
-first, second = ledger.reserve_many([("a", 10), ("b", 20)])
-ledger.settle(first, 7, Usage(7), answer("a", 7))
-print("ready", flush=True)
-time.sleep(60)
-"""
-        command = [sys.executable, "-c", code, str(tmp_path / "run")]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout.readline() == "ready\n"
-            process.send_signal(signal.SIGKILL)
-        assert (tmp_path / "run" / "ledger.sqlite-wal").exists()
-        return tmp_path / "run"
 
     def test_a_run_killed_before_it_had_a_ledger_is_read(self, folder, tmp_path):
         folder().ledger.close()
@@ -520,20 +252,6 @@ class TestOutcomes:
         assert "A server exceeded its grants by 15 tokens; the budget was not exceeded." in page
         assert "no &lt;b&gt;such&lt;/b&gt; model" in page
 
-    def test_what_a_declined_request_has_cost_is_shown(self, folder):
-        ledger = folder().ledger
-        ledger.settle(ledger.reserve("a", 10), 8, Usage())
-        ledger.note("a", note("a", "declined", DECLINED, "declined", price=None))
-        (row,) = read_run(ledger.path.parent).requests
-        assert row["why"] == "its tokens were worth more elsewhere; earlier attempts cost 8 tokens"
-
-    def test_the_tokens_of_a_failed_attempt_are_lost_even_if_the_retry_succeeds(self, folder):
-        ledger = folder().ledger
-        ledger.settle(ledger.reserve("a", 10), 8, Usage())
-        ledger.settle(ledger.reserve("a", 20), 5, Usage(5), answer("a", 5))
-        steps = steps_of(read_run(ledger.path.parent))
-        assert (steps["failed attempts"], steps["finished answers"]) == (8, 5)
-
     def test_tokens_above_the_budget_are_reported(self, folder):
         ledger = folder(10).ledger
         ledger.settle(ledger.reserve("a", 10), 35, Usage(35), answer("a", 35, "truncated"))
@@ -551,35 +269,6 @@ class TestOutcomes:
         assert found.handlers == []
         assert len(found.ids) == len(set(found.ids))
 
-    @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-    @given(
-        ends=st.lists(st.tuples(st.integers(1, 50), st.integers(0, 80), st.sampled_from(ENDS)), max_size=12),
-        accounting=st.sampled_from(["reserved", "metered"]),
-    )
-    def test_the_page_always_agrees_with_the_ledger(self, tmp_path, ends, accounting):
-        shutil.rmtree(tmp_path / "run", ignore_errors=True)
-        place = RunFolder.create(tmp_path / "run", 400, {"accounting": accounting})
-        with place.ledger as ledger:
-            for number, (grant, used, how) in enumerate(ends):
-                if grant > ledger.available:
-                    continue
-                name = f"q{number}"
-                reservation = ledger.reserve(name, grant)
-                if how == "void":
-                    ledger.void(reservation)
-                elif how == "chunk":
-                    ledger.settle_chunk(reservation, used, Usage(used), chunk(used))
-                elif how == "nothing":
-                    ledger.settle(reservation, used, Usage())
-                elif how != "open":
-                    ledger.settle(reservation, used, Usage(used), answer(name, used, how))
-            run = read_run(tmp_path / "run")
-            assert run.spent == ledger.spent + ledger.overspent
-            steps = steps_of(run)
-            assert steps.get("in flight or lost", 0) == ledger.reserved
-            if run.steps:
-                assert sum(steps.values()) == 2 * run.steps[0].tokens
-
 
 class TestDamaged:
     def test_a_damaged_ledger_is_named(self, folder, tmp_path):
@@ -587,17 +276,6 @@ class TestDamaged:
         (tmp_path / "run" / "ledger.sqlite").write_bytes(b"no database at all" * 100)
         with pytest.raises(InputError, match=r"ledger\.sqlite: "):
             run_report(tmp_path / "run")
-
-    @pytest.mark.parametrize("content", ["", "[]", '{"format": 3}', '{"format": 3, "budget": "x"}'])
-    def test_a_damaged_manifest_is_named(self, content, tmp_path):
-        (tmp_path / "manifest.json").write_text(content)
-        with pytest.raises(InputError, match=r"manifest\.json: damaged"):
-            run_report(tmp_path)
-
-    def test_a_folder_of_an_earlier_version_is_refused(self, tmp_path):
-        (tmp_path / "manifest.json").write_text('{"format": 1, "budget": 100}')
-        with pytest.raises(InputError, match="older version"):
-            run_report(tmp_path)
 
     @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
     def test_a_read_only_folder_is_read(self, own):

@@ -16,9 +16,9 @@ from shadowprice.run_folder import RunFolder
 from shadowprice.runs import Run
 from shadowprice.types import Forecast, Usage
 
+from ..run_folders import answer, note
 from .conftest import BUDGET, GOLD, TRACES, Recorded, requests
 from .helpers import Page
-from .test_run import answer, note
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -116,6 +116,7 @@ _LONG = re.compile(r"-?\d+\.\d{3,}")
 _ID = re.compile(r'(\bid="|href="#|url\(#)')
 _FONT = re.compile(r"font: (?:(\d{3}|bold) )?([\d.]+)px [^;\"]*")  # Matplotlib up to 3.10
 _FAMILY = re.compile(r"font-family: [^;\"]*;? ?")  # and later
+_OWN_ID = re.compile(r' id="([^"]+)"')
 _USED = re.compile(r'(?:href="#|url\(#)([^")]+)')
 
 
@@ -128,13 +129,13 @@ def _inline(figure: Figure, prefix: str) -> dict[str, str]:
     text = text[text.index(">", text.index("<svg")) + 1 : text.rindex("</svg>")]
     text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->|\n", "", text, flags=re.DOTALL)
     used = set(_USED.findall(text))
-    text = re.sub(r' id="([^"]+)"', lambda m: m[0] if m[1] in used else "", text)
-    text = _TAG.sub(lambda m: _adapted(m[0], prefix), text)  # only tags: text between them is not changed
+    text = _TAG.sub(lambda m: _adapted(m[0], prefix, used), text)  # only tags: text between them is not changed
     return {"view_box": box[1], "content": _shared_styles(text, prefix)}
 
 
-def _adapted(tag: str, prefix: str) -> str:
-    """A tag with unique ids, the page's colours and font, and no invisible digits."""
+def _adapted(tag: str, prefix: str, used: Container[str]) -> str:
+    """A tag with unique ids if they are used, the page's colours and font, and no invisible digits."""
+    tag = _OWN_ID.sub(lambda m: m[0] if m[1] in used else "", tag)
     tag = _ID.sub(rf"\g<1>{prefix}", tag)
     tag = _LONG.sub(lambda m: f"{float(m[0]):.2f}", tag)
     tag = _FONT.sub(lambda m: f"font-size: {m[2]}px" + (f"; font-weight: {m[1]}" if m[1] else ""), tag)

@@ -1,4 +1,4 @@
-"""A user's own questions, given to each of the four commands that take some; and what the commands refuse."""
+"""What the commands share: a user's own questions, where results go, correct answers, and words."""
 
 import gzip
 import json
@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from shadowprice.cli import main
+from shadowprice.cli import common, main
+from shadowprice.errors import InputError
 from shadowprice.formats.traces import read_traces
 
 from ..backends import hostile
@@ -190,41 +191,7 @@ class TestOutputs:
         assert "/dev/full: cannot be written: no space left" in said
 
 
-class TestMistakes:
-    def refused(self, capsys, *arguments) -> str:
-        with pytest.raises(SystemExit) as stop:
-            command(*arguments)
-        assert stop.value.code == 2
-        said = capsys.readouterr().err
-        assert said.count("\n") == 1
-        return said
-
-    def test_a_mistyped_option_or_command_is_named_with_the_nearest(self, capsys):
-        assert "no option --bugdet; did you mean --budget?" in self.refused(capsys, "plan", "x", "--bugdet", 5)
-        assert "no option --max-token; " not in self.refused(capsys, "plan", "x", "--max-token", 5)  # short for it
-        said = self.refused(capsys, "run", "x", "--budget", 5, "--local", "--acounting", "metered")
-        assert "did you mean --accounting?" in said
-        assert "did you mean forecast?" in self.refused(capsys, "forcast", "x", "--budget", 5)
-        assert "unexpected arguments: y" in self.refused(capsys, "plan", "x", "y", "--budget", 5)
-
-    def test_the_input_given_as_the_model(self, capsys):
-        said = self.refused(capsys, "run", "--budget", "5k", "--local", "questions.csv")
-        assert "questions.csv is not a model" in said
-        assert "give the input before --local" in said
-
-    @pytest.mark.parametrize("arguments", [[], ["--help"], ["help"]])
-    def test_help(self, arguments, capsys):
-        with pytest.raises(SystemExit) as stop:
-            command(*arguments)
-        assert stop.value.code == 0
-        assert "usage: shadowprice [-h]" in capsys.readouterr().out
-
-    def test_help_about_a_command(self, capsys):
-        with pytest.raises(SystemExit) as stop:
-            command("help", "run")
-        assert stop.value.code == 0
-        assert "usage: shadowprice run [-h]" in capsys.readouterr().out
-
+class TestBudgetsAndGold:
     def test_budgets(self, batch, capsys):
         path = batch([request_line("a")])
         assert command("plan", path, "--budget", "1e6", "--json") == 0
@@ -255,3 +222,54 @@ class TestMistakes:
         assert command(*arguments) == 2
         assert "gold.jsonl: none of its ids, such as 'b', is in " in capsys.readouterr().err
         assert not server.requests
+
+
+class TestWords:
+    @pytest.mark.parametrize(
+        ("number", "noun", "words"),
+        [
+            (0, "request", "0 requests"),
+            (1, "query", "1 query"),
+            (2, "query", "2 queries"),
+            (1234, "task", "1,234 tasks"),
+        ],
+    )
+    def test_how_many(self, number, noun, words):
+        assert common.count(number, noun) == words
+
+    @pytest.mark.parametrize(("number", "words"), [(0.123, "0.12"), (9.96, "10"), (10.4, "10"), (12345.6, "12,346")])
+    def test_about_how_many(self, number, words):
+        assert common.about(number) == words
+
+    @pytest.mark.parametrize(
+        ("level", "said"),
+        [
+            ("", ""),
+            ("process", "; programs ran without a sandbox"),
+            ("namespaces", "; programs ran in the sandbox namespaces"),
+        ],
+    )
+    def test_where_programs_ran(self, level, said):
+        assert common.where_programs_ran(level) == said
+
+
+def test_a_policy_option_is_a_name_and_a_number():
+    assert common.option("beta = 0.002") == ("beta", 0.002)
+    for text in ("beta", "beta=", "beta=x", ""):
+        with pytest.raises(InputError, match="is not NAME=NUMBER"):
+            common.option(text)
+
+
+class TestFilesThatMustDiffer:
+    def test_one_file_by_two_names_is_found(self, inside):
+        write("a", "")
+        os.symlink("a", "b")
+        with pytest.raises(InputError, match=r"^b: is both input and out \(name another file\)$"):
+            common.refuse_same_file(input="a", out="b")
+        with pytest.raises(InputError, match="is both out and errors"):
+            common.refuse_same_file(out=str(inside / "a"), errors="./a")
+
+    def test_streams_and_files_that_are_not_given_do_not_collide(self):
+        common.refuse_same_file(input="-", out="-", errors=None, forecast=None)
+        with pytest.raises(InputError, match="is both out and errors"):
+            common.refuse_same_file(out="-", errors="-")

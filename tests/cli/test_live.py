@@ -1,20 +1,17 @@
-"""Signals, and errors that reach the top: a line, an exit code, and a run that can be resumed."""
+"""Signals while a model is asked: a line, an exit code, and a run that can be resumed."""
 
 import asyncio
 import json
 import os
 import pty
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
 
 import pytest
 
-from shadowprice import cli
 from shadowprice.accounts.sqlite import Ledger
-from shadowprice.errors import InputError
 
 from ..backends import hostile
 from ..conftest import request_line
@@ -95,7 +92,7 @@ def test_after_a_while_other_signals_cancel(command, start, tmp_path):
     assert "orphan" in account(tmp_path)[1]
 
 
-def test_the_cost_of_a_crash_is_reported_in_one_line(command, start, tmp_path):
+def test_what_a_crash_cost_is_said_in_one_line(command, start, tmp_path):
     with hostile.Server(never_ends) as server:
         process = start(command(server.url, "--quiet", "--policy", "uniform"))
         until(lambda: len(server.requests) == 8)
@@ -180,44 +177,3 @@ sys.exit(main())
     process = start([sys.executable, "-c", script])
     assert process.communicate(timeout=30) == ("", "")
     assert process.returncode == 3
-
-
-class TestErrorsThatReachTheTop:
-    @pytest.fixture
-    def fails(self, monkeypatch, tmp_path):
-        def main(error):
-            def command(options):
-                raise error
-
-            monkeypatch.setattr("shadowprice.cli.report.report", command)
-            return cli.main(["report", str(tmp_path)])
-
-        return main
-
-    @pytest.mark.parametrize(
-        ("error", "said"),
-        [
-            (OSError(5, "Input/output error", "answers.jsonl"), "answers.jsonl: Input/output error"),
-            (MemoryError(), "not enough memory (split the input, or lower --concurrency)"),
-            (sqlite3.OperationalError("disk I/O error"), "the ledger cannot be used: disk I/O error (check the disk;"),
-            (UnicodeEncodeError("utf-8", "a\udcff", 1, 2, "surrogates"), "'a\\udcff' is not text in UTF-8 (check"),
-            (ExceptionGroup("tasks", [ExceptionGroup("more", [InputError("no gold")])]), "no gold"),
-        ],
-    )
-    def test_expected_ones_are_reported_in_one_line(self, fails, capsys, error, said):
-        assert fails(error) == 2
-        shown = capsys.readouterr().err
-        assert shown.startswith(f"shadowprice: {said}")
-        assert len(shown.splitlines()) == 1
-
-    @pytest.mark.parametrize("option", ["--model", "--system"])
-    def test_an_argument_that_is_not_utf_8_is_refused_before_anything_is_paid_for(self, tmp_path, capsys, option):
-        given = ["collect", "questions.txt", "--out", str(tmp_path / "t"), "--base-url", "http://127.0.0.1:9/v1"]
-        assert cli.main([*given, option, "a\udcff"]) == 2
-        assert capsys.readouterr().err == "shadowprice: 'a\\udcff' is not text in UTF-8 (check the arguments)\n"
-
-    def test_are_shown_in_full_where_they_are_bugs(self, fails):
-        with pytest.raises(ZeroDivisionError) as raised:
-            fails(ZeroDivisionError("division by zero"))
-        assert "please report it" in raised.value.__notes__[0]
-        assert "--resume continues" in raised.value.__notes__[0]

@@ -15,9 +15,9 @@ from shadowprice.backends.openai import OpenAIBackend
 from shadowprice.errors import Denied, InputError, LimitViolated, Unavailable
 from shadowprice.redact import clean_environment, redact, redacted_value, register_login, register_secret
 
-from . import hostile
-from .asking import ask, meet
-from .hostile import Server, fails
+from .backends import hostile
+from .backends.asking import ask, meet
+from .backends.hostile import Server, fails
 
 pytestmark = pytest.mark.usefixtures("no_proxy")
 
