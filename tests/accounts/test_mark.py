@@ -27,7 +27,7 @@ def mark(path):
 def test_a_new_mark_is_durable(path):
     MarkFile.create(path, POINTS[2])
     found = read_mark(path)
-    assert (found.durable, found.written, found.owed) == (POINTS[2], POINTS[2], POINTS[2])
+    assert (found.durable, found.written, found.required) == (POINTS[2], POINTS[2], POINTS[2])
     assert [each.name for each in path.parent.iterdir()] == ["ledger.db.mark"]
 
 
@@ -89,15 +89,15 @@ def test_no_file_is_no_mark(path):
     assert read_mark(path) is None
 
 
-def test_after_a_restart_of_the_machine_only_the_durable_point_is_owed(path, mark, monkeypatch):
+def test_after_a_restart_of_the_machine_only_the_durable_point_is_required(path, mark, monkeypatch):
     mark.move(POINTS[1], durable=True)
     mark.move(POINTS[2], durable=False)
-    assert read_mark(path).owed == POINTS[2]
+    assert read_mark(path).required == POINTS[2]
     restart_the_machine(monkeypatch)
-    assert read_mark(path).owed == POINTS[1]
+    assert read_mark(path).required == POINTS[1]
 
 
-def test_where_the_machine_does_not_say_when_it_started_only_the_durable_point_is_owed(monkeypatch):
+def test_where_the_machine_does_not_say_when_it_started_only_the_durable_point_is_required(monkeypatch):
     unknown = b" " * 36
     monkeypatch.setattr("shadowprice.accounts.mark.boot", lambda: unknown)
-    assert Mark(1, unknown, POINTS[0], POINTS[1]).owed == POINTS[0]
+    assert Mark(1, unknown, POINTS[0], POINTS[1]).required == POINTS[0]

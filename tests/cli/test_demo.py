@@ -9,7 +9,7 @@ import pytest
 
 from shadowprice.backends.recorded import RecordedBackend
 from shadowprice.cli import main
-from shadowprice.cli.demo import WAYS
+from shadowprice.cli.demo import SETTINGS
 from shadowprice.datasets.shipped import shipped_traces
 from shadowprice.datasets.tasks import tasks
 from shadowprice.formats.templates import TEMPLATES, in_template
@@ -72,7 +72,7 @@ def shown(place):
 
 def test_every_way_is_shown_with_what_the_server_itself_counted(shown):
     assert "40 questions (sums, capitals, counting, word problems), one budget of 480 tokens" in shown
-    assert [name for name, *_ in rows(shown)] == list(WAYS)
+    assert [name for name, *_ in rows(shown)] == list(SETTINGS)
     for _, correct, percent, spent, counted in rows(shown):
         assert spent == counted
         assert 0 < int(spent) <= 480
@@ -83,7 +83,7 @@ def test_every_way_is_shown_with_what_the_server_itself_counted(shown):
 def test_every_run_is_kept_with_its_report(shown, place):
     (folder,) = place.iterdir()
     assert f"every answer, price and token is in {folder}, with a report.html for each" in shown
-    for name, settings in WAYS.items():
+    for name, settings in SETTINGS.items():
         manifest = json.loads((folder / name / "manifest.json").read_text())
         assert manifest["done"]
         assert manifest["asked"]["policy"] == settings["policy"]

@@ -20,7 +20,7 @@ def test_a_mistyped_option_or_command_is_named_with_the_nearest(capsys):
     said = refused(capsys, "run", "x", "--budget", 5, "--local", "--acounting", "metered")
     assert "did you mean --accounting?" in said
     assert "did you mean forecast?" in refused(capsys, "forcast", "x", "--budget", 5)
-    assert "what is y?" in refused(capsys, "plan", "x", "y", "--budget", 5)
+    assert "unexpected arguments: y" in refused(capsys, "plan", "x", "y", "--budget", 5)
 
 
 def test_the_input_given_as_the_model(capsys):

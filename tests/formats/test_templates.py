@@ -79,7 +79,7 @@ class TestPrompted:
             ({"messages": []}, {"template": "{problem}!"}, "no message of the user is a text"),
             ({"messages": [{"role": "user", "content": []}]}, {"template": "{problem}!"}, "no message of the user"),
             ({"prompt": "Why?"}, {"system": "s"}, "not a chat, so it has no system message"),
-            ({"messages": [{"role": "developer"}]}, {"system": "s"}, "has a system message already"),
+            ({"messages": [{"role": "developer"}]}, {"system": "s"}, "already has a system message"),
         ],
     )
     def test_what_does_not_fit_is_refused_with_the_option_to_leave_out(self, body, options, problem):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shadowprice.report.ways_out import way_out
+from shadowprice.report.fixes import fix_for
 
 
 @pytest.mark.parametrize(
@@ -12,7 +12,7 @@ from shadowprice.report.ways_out import way_out
     [
         ("request_refused", "401: Incorrect API key", "OPENAI_API_KEY"),
         ("request_refused", "404: no such model", "--model"),
-        ("request_refused", "429: insufficient_quota", "pay in"),
+        ("request_refused", "429: insufficient_quota", "add credit"),
         ("backend_unavailable", "429: slow down", "--concurrency"),
         ("backend_unavailable", "503: loading model", "later"),
         ("backend_unavailable", "no connection: Cannot connect to host 127.0.0.1:9", "--base-url"),
@@ -22,11 +22,11 @@ from shadowprice.report.ways_out import way_out
         ("backend_unavailable", "500: internal error", "log"),
         ("request_refused", "405: method not allowed", "--base-url"),
         ("request_refused", "413: too large", "shorten"),
-        ("request_refused", "the prompt needs --context 9000", "give --context"),
+        ("request_refused", "the prompt needs --context 9000", "raise --context"),
         ("backend_unavailable", "the connection broke", "log"),
         ("no_trace", "no such prompt", "no recorded answer"),
         ("anything", "unheard of", "--resume tries again"),
     ],
 )
 def test_every_kind_of_failure_has_one(code, message, way):
-    assert way in way_out(code, message)
+    assert way in fix_for(code, message)

@@ -25,12 +25,12 @@ def test_the_longest_texts_are_cut_first():
     found = shown(rows(finished=2), {"finished0": Asked("q" * 20)}, texts.__getitem__, most_text=100)
     assert [row["answer"] for row in found.rows] == [("x" * 10, 0), ("y" * 70, 930)]
     assert found.rows[0]["question"] == ("q" * 20, 0)
-    assert found.partly == 1
+    assert found.texts_cut == 1
 
 
 def test_nothing_is_cut_where_there_is_room():
     found = shown(rows(finished=3), {}, lambda name: "z" * 50)
-    assert (found.counts, found.partly, len(found.rows)) == ([], 0, 3)
+    assert (found.counts, found.texts_cut, len(found.rows)) == ([], 0, 3)
 
 
 @pytest.mark.parametrize(("amounts", "total", "most"), [([], 5, 0), ([3, 3], 6, 3), ([3, 9], 8, 5), ([5, 5], 1, 0)])
@@ -65,7 +65,7 @@ def test_limits_are_kept_order_too_and_what_is_left_out_is_counted(given_rows, m
         text, rest = row["answer"]
         assert texts[row["id"]].startswith(text)
         assert len(text) + rest == len(texts[row["id"]])
-    assert found.partly == sum(row["answer"][1] > 0 for row in found.rows)
+    assert found.texts_cut == sum(row["answer"][1] > 0 for row in found.rows)
     if found.counts:
         assert sum(part for _, part, _ in found.counts) == len(ids)
         assert sum(whole for _, _, whole in found.counts) == len(rows)

@@ -16,16 +16,16 @@ def test_the_tokens_of_a_waterfall_add_up_to_the_budget(results):
     for row in rows:
         total, *parts = waterfall_steps(row)
         assert sum(step.tokens for step in parts) == pytest.approx(total.tokens, abs=3)
-        assert parts[-1].tokens == row["right"] > 0
+        assert parts[-1].tokens == row["correct"] > 0
 
 
 @settings(max_examples=20, deadline=None)
 @given(*[st.integers(0, 1000)] * 5)
-def test_every_bar_starts_where_the_one_before_it_ended(right, wrong, truncated, idle, never):
-    total = right + wrong + truncated + idle + never
-    row = {"tokens": total, "right": right, "wrong": wrong, "truncated": truncated, "unused": idle}
+def test_every_bar_starts_where_the_one_before_it_ended(correct, wrong, truncated, idle, never):
+    total = correct + wrong + truncated + idle + never
+    row = {"tokens": total, "correct": correct, "wrong": wrong, "truncated": truncated, "unused": idle}
     steps = waterfall_steps(row)
-    assert [step.tokens for step in steps] == [total, never, idle, truncated, wrong, right]
+    assert [step.tokens for step in steps] == [total, never, idle, truncated, wrong, correct]
     axes = Figure().subplots()
     waterfall(steps, axes)
     ends = [(bar.get_x(), bar.get_x() + bar.get_width()) for bar in axes.patches]
@@ -40,7 +40,7 @@ def test_every_bar_starts_where_the_one_before_it_ended(right, wrong, truncated,
 
 def test_more_tokens_idle_than_unused_are_not_shown_twice():
     """Rounded means of many seeds need not agree to the token."""
-    steps = waterfall_steps({"tokens": 100, "right": 50, "wrong": 30, "truncated": 10, "unused": 15})
+    steps = waterfall_steps({"tokens": 100, "correct": 50, "wrong": 30, "truncated": 10, "unused": 15})
     assert [step.tokens for step in steps] == [100, 0, 10, 10, 30, 50]
 
 
