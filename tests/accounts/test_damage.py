@@ -224,7 +224,7 @@ class TestTheDatabase:
 
 class TestTheMark:
     @pytest.mark.parametrize("content", [None, b"", b"x" * 1024, b"spmark 1"])
-    def test_without_it_the_loss_is_unknown_and_accepting_it_charges_everything(self, left, killed, content):
+    def test_without_it_nothing_can_be_said_and_accepting_that_charges_everything(self, left, killed, content):
         mark = Path(f"{left}.mark")
         mark.unlink() if content is None else mark.write_bytes(content)
         assert "its mark is missing or damaged" in refused(left)

@@ -92,7 +92,7 @@ def test_after_a_while_other_signals_cancel(command, start, tmp_path):
     assert "orphan" in account(tmp_path)[1]
 
 
-def test_the_cost_of_a_crash_is_reported_in_one_line(command, start, tmp_path):
+def test_what_a_crash_cost_is_said_in_one_line(command, start, tmp_path):
     with hostile.Server(never_ends) as server:
         process = start(command(server.url, "--quiet", "--policy", "uniform"))
         until(lambda: len(server.requests) == 8)

@@ -13,7 +13,9 @@ from shadowprice.types import Completion, Failure, Result, Usage
 
 texts = st.text(max_size=20)
 counts = st.integers(0, 2**53)
-details = st.dictionaries(texts.filter(lambda name: name not in ("code", "message")), counts | texts, max_size=2)
+details = st.dictionaries(
+    texts.filter(lambda name: name not in ("code", "message")), st.integers(-(2**63), 2**63 - 1) | texts, max_size=2
+)
 failures = st.builds(Failure, texts.filter(bool), texts, details)
 extras = st.fixed_dictionaries({}, optional={"samples": st.lists(counts, max_size=3), "probes": details})
 finishes = st.sampled_from(["stop", "length"])

@@ -21,11 +21,11 @@ def test_the_tokens_of_a_waterfall_add_up_to_the_budget(results):
 
 @settings(max_examples=20, deadline=None)
 @given(*[st.integers(0, 1000)] * 5)
-def test_every_bar_starts_where_the_one_before_it_ended(right, wrong, truncated, idle, never):
-    total = right + wrong + truncated + idle + never
-    row = {"tokens": total, "correct": right, "wrong": wrong, "truncated": truncated, "unused": idle}
+def test_every_bar_starts_where_the_one_before_it_ended(correct, wrong, truncated, idle, never):
+    total = correct + wrong + truncated + idle + never
+    row = {"tokens": total, "correct": correct, "wrong": wrong, "truncated": truncated, "unused": idle}
     steps = waterfall_steps(row)
-    assert [step.tokens for step in steps] == [total, never, idle, truncated, wrong, right]
+    assert [step.tokens for step in steps] == [total, never, idle, truncated, wrong, correct]
     axes = Figure().subplots()
     waterfall(steps, axes)
     ends = [(bar.get_x(), bar.get_x() + bar.get_width()) for bar in axes.patches]
