@@ -46,7 +46,7 @@ def test_of_several_answers_to_a_question_the_first_counts():
     [
         ([], {}, "no traces"),
         ([sp.Trace("a", "A?", 5, model="m"), sp.Trace("b", "B?", 5, model="n")], {}, "several models: m, n"),
-        (TRACES, {"samples": 2}, "only one answer"),
+        (TRACES, {"samples": 2}, "cannot be simulated"),
         (TRACES, {"policy": "index", "accounting": "reserved"}, "use metered"),
         (TRACES, {"policy": "nonsense"}, "nonsense"),
     ],
