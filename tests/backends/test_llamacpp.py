@@ -108,6 +108,20 @@ class TestAnswers:
         with pytest.raises(Refused, match="context"):
             answers(client, [("word " * 3000, 5)])
 
+    def test_what_is_being_generated_can_be_counted_meanwhile(self, client):
+        async def watch():
+            answer = asyncio.create_task(client.complete({**body("Count to one hundred."), "ignore_eos": True}, 120))
+            seen = []
+            while not answer.done():
+                await asyncio.sleep(0.05)
+                seen.append(await client.generating())
+            done = await answer
+            return done.tokens, seen, await client.generating()
+
+        tokens, seen, after = asyncio.run(watch())
+        assert any(0 < count < tokens for count in seen)
+        assert after == 0
+
     def test_its_count_can_be_read_while_it_is_busy(self, client, server):
         with ThreadPoolExecutor(1) as thread:
             busy = thread.submit(answers, client, [(f"Write a story about {i} trees.", 8) for i in range(16)], 16)

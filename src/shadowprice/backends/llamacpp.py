@@ -13,6 +13,7 @@ Other builds, machines or engines round differently: only compare answers that o
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import json
 import os
@@ -115,6 +116,11 @@ class LlamaCppServer:
             if line.startswith("llamacpp:tokens_predicted_total "):
                 return int(float(line.split()[1]))
         raise Unavailable("the server reports no token count", tokens=0)
+
+    def tokens_under_way(self) -> int:
+        """Tokens of the answers that are being generated, so far."""
+        slots = json.loads(self._get("/slots"))
+        return sum(part["n_decoded"] for slot in slots if slot["is_processing"] for part in slot["next_token"])
 
     def close(self) -> None:
         """Stop the server; unfinished answers are lost."""
@@ -285,6 +291,13 @@ class LlamaCppBackend(AsyncContext):
             input_tokens=prompt - cached,
             cached_tokens=cached,
         )
+
+    async def generating(self) -> int:
+        """Tokens that answers under way have so far."""
+        try:
+            return await asyncio.to_thread(self.server.tokens_under_way)
+        except Unavailable:  # said by the answers themselves
+            return 0
 
     async def room(self, body: Mapping[str, Any], limit: int | None = None) -> int | None:
         """The tokens that the context leaves for an answer; None: more than `limit`, which the body's size shows.
