@@ -80,6 +80,7 @@ def add(commands: Commands) -> None:
 
 def collect(options: argparse.Namespace) -> int:
     from shadowprice import collect as collecting
+    from shadowprice.cli.verdict import stopped_in_words
     from shadowprice.cost import TOKENS
     from shadowprice.engine.executor import Progress
     from shadowprice.engine.fixed import Ages
@@ -87,6 +88,7 @@ def collect(options: argparse.Namespace) -> int:
     from shadowprice.formats.results import parse_result
     from shadowprice.formats.templates import read_template
     from shadowprice.formats.traces import write_traces
+    from shadowprice.formats.ways_out import way_out
     from shadowprice.run_folder import RunFolder, lost_to_crashes
     from shadowprice.runs import causes_of
 
@@ -172,9 +174,9 @@ def collect(options: argparse.Namespace) -> int:
         if lost:
             print(f"lost: {lost_in_words(lost, TOKENS)}")
     for cause, times in causes_of(failures).items():
-        print(f"warning: {times:,} failed: {cause} (--resume tries again)", file=sys.stderr)
+        print(f"warning: {times:,} failed: {cause} ({way_out('', cause)})", file=sys.stderr)
     if progress.stopped:
-        print(f"warning: {progress.stopped}; nothing more was sent to it (--resume continues)", file=sys.stderr)
+        print(f"warning: {stopped_in_words(progress.stopped)}", file=sys.stderr)
     return EXHAUSTED if failed else DONE
 
 

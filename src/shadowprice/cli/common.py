@@ -191,8 +191,8 @@ def option(text: str) -> tuple[str, Any]:
 
 
 def about(number: float) -> str:
-    """A number that is not exact: two digits, or whole ones."""
-    return f"{number:,.0f}" if number >= 10 else f"{number:.2g}"
+    """A number that is not exact: two digits, or whole ones; very little is 0."""
+    return f"{number:,.0f}" if number >= 10 or number < 0.01 else f"{number:.2g}"
 
 
 def count(number: int, noun: str) -> str:

@@ -6,7 +6,6 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -15,17 +14,13 @@ from typing import TYPE_CHECKING, Any
 from shadowprice.cli.common import (
     DONE,
     EXHAUSTED,
-    about,
-    count,
     forecaster,
     given,
     gold_for,
-    lost_in_words,
     option,
     outputs,
     refuse_same_file,
     standard_output,
-    where_programs_ran,
 )
 from shadowprice.cli.live import make_backend, rates_of, resumable, run_to_end, show_progress
 from shadowprice.cli.options import (
@@ -44,10 +39,9 @@ from shadowprice.errors import InputError
 
 if TYPE_CHECKING:
     from shadowprice.backends.base import Backend
-    from shadowprice.cost import Rates
     from shadowprice.formats.inputs import Input
     from shadowprice.formats.questions import Gold
-    from shadowprice.runs import Run, Summary
+    from shadowprice.runs import Run
     from shadowprice.types import Request
 
 _DESCRIPTION = """\
@@ -131,7 +125,7 @@ def add(commands: Commands) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from shadowprice.cost import show, show_beside, show_spent
+    from shadowprice.cli.verdict import verdict, warnings
     from shadowprice.engine import Settings
     from shadowprice.runs import check_gold
 
@@ -161,33 +155,13 @@ def run(options: argparse.Namespace) -> int:
                 from shadowprice.report.csv_results import write_csv
 
                 write_csv(Path(folder), standard_output() if options.csv == "-" else options.csv)
-            teaching, rates, policy, prices = run.teaching, run.settings.rates, run.policy, run.prices
+            said = verdict(run, summary, out=out, errors=errors, folder=folder)
+            teaching, rates = run.teaching, run.settings.rates
     talk = sys.stderr if "-" in (out, errors, options.csv) else sys.stdout
     if options.json:
-        print(json.dumps({**asdict(summary), "teacher": teaching}, indent=2), file=talk)
-    else:
-        more = show_beside(summary.usage, rates, prices)
-        rows = [
-            f"{count(summary.requests, 'request')}, {show(summary.budget, rates)}, policy {policy}",
-            f"  answered   {count(summary.count('finished', 'landed'), 'request')}, "
-            f"{summary.count('truncated'):,} more cut at their limit -> {out}",
-            f"  unanswered {summary.count('declined'):,} declined, {summary.count('failed'):,} failed, "
-            f"{summary.count('not_sent'):,} not sent -> {errors}",
-            *(f"  failed     {count(times, 'request')}: {cause}" for cause, times in summary.causes.items()),
-        ]
-        if summary.correct is not None:
-            where = where_programs_ran(summary.sandbox)
-            rows.append(f"  correct    {summary.correct:,} of {summary.graded:,} graded{where}")
-        spent = show_spent(summary.spent, summary.budget, rates)
-        rows.append(f"  spent      {spent}{more}; the account is in {folder}")
-        if summary.lost:
-            rows.append(f"  lost       {lost_in_words(summary.lost, rates)}")
-        if teaching:
-            rows.append(f"  teacher    {_in_words(teaching)}")
-        if policy in ("index", "expected") and summary.price:
-            rows.append(f"  price      1,000 more tokens would buy about {about(1000 * summary.price)} correct answers")
-        print("\n".join(rows), file=talk)
-    for warning in _warnings(summary, rates):
+        said = [json.dumps({**asdict(summary), "teacher": teaching}, indent=2)]
+    print("\n".join(said), file=talk)
+    for warning in warnings(summary, rates):
         print(f"warning: {warning}", file=sys.stderr)
     return EXHAUSTED if summary.count("declined", "failed", "not_sent") or summary.overspent else DONE
 
@@ -260,30 +234,3 @@ def _teacher(options: argparse.Namespace) -> Backend | None:
 
     key = os.environ.get("TEACHER_API_KEY") or "none"  # never the key of the server that answers
     return OpenAIBackend(options.teacher_url, options.teacher_model, api_key=key, timeout=_TEACHER_TIMEOUT)
-
-
-def _warnings(summary: Summary, rates: Rates) -> Iterator[str]:
-    """What was wrong with the server, and what it cost."""
-    from shadowprice.cost import show
-
-    for flag, times in summary.flags.items():
-        yield f"server violation: {flag} {times:,} times"
-    if summary.beyond_grants:
-        generated = show(summary.spent + summary.overspent, rates)
-        yield (
-            f"at least {generated} generated, {summary.overspent:,} of them beyond the budget; "
-            "the server's own count is unknown"
-        )
-    if summary.stopped:
-        way_out = "an older server may obey --limit-field max_tokens; " if summary.flags.get("limit_ignored") else ""
-        yield f"{summary.stopped}; nothing more was sent ({way_out}--resume continues)"
-
-
-def _in_words(teacher: dict[str, Any]) -> str:
-    """A summary of the teacher's estimates."""
-    whose = "of this budget" if teacher["charged"] else "not of this budget"
-    flags = "".join(f"; server violation: {flag} {times:,} times" for flag, times in teacher["flags"].items())
-    return (
-        f"{count(teacher['asked'], 'request')} asked about, {teacher['retried']:,} of them twice, "
-        f"{teacher['fell_back']:,} fell back on the forecast; {count(teacher['tokens'], 'token')}, {whose}{flags}"
-    )

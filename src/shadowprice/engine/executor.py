@@ -28,7 +28,7 @@ import orjson
 
 from shadowprice.accounts.sqlite import Ledger, Settlement
 from shadowprice.backends.base import Backend, join
-from shadowprice.cost import TOKENS, Rates
+from shadowprice.cost import TOKENS, Rates, show
 from shadowprice.engine.breaker import Breaker
 from shadowprice.engine.scheduler import Report, Scheduler, Work
 from shadowprice.errors import BackendError, LimitViolated, Unavailable
@@ -319,9 +319,10 @@ class _Loop:
         elif self.rates.priced and error is None and report.cost > work.bound:
             self.progress.stop(f"request {work.request.id!r:.80} cost more than its prompt and its limit can")
         if self.exposed > self.tolerance.exposure * self.ledger.budget + self.most_reserved:
+            believed = show(self.exposed, self.rates)
             self.progress.stop(
-                f"the server failed requests for {self.exposed:,} units in all and says that it generated nothing for "
-                f"them; more than that is not taken on its word; the last: {error}"
+                f"the server failed requests worth {believed} and says that they cost nothing: more than "
+                f"--exposure allows; the last: {error}"
             )
 
     def _again(self, attempt: _Attempt, report: Report, now: float) -> bool:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar, get_args
 import orjson
 
 from shadowprice.errors import InputError
+from shadowprice.formats.ways_out import way_out
 from shadowprice.types import Completion, Failure, Outcome, Result, Usage
 
 # The code of a declined request in the error file.
@@ -32,6 +33,8 @@ def result_line(result: Result) -> bytes:
     if result.completion is None:
         failure = result.failure or Failure(result.outcome, result.outcome.replace("_", " "))
         error = {"code": failure.code, "message": failure.message, **failure.details}
+        if result.outcome in ("failed", "not_sent"):
+            error.setdefault("fix", way_out(failure.code, failure.message))
         record = {"id": None, "custom_id": result.id, "response": None, "error": error}
         return orjson.dumps({**record, "shadowprice": own | dict(result.extra)})
     answer = result.completion

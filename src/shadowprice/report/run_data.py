@@ -14,10 +14,10 @@ from shadowprice.accounts.view import REQUESTS, Account, Attempt, RequestView, i
 from shadowprice.cost import ALL_TOKENS, Rates, show
 from shadowprice.formats.asked import Asked, read_asked
 from shadowprice.formats.results import DECLINED
+from shadowprice.formats.ways_out import way_out
 from shadowprice.report.labels import Variant
 from shadowprice.report.uniform import Uniform, uniform
 from shadowprice.report.waterfall import Step
-from shadowprice.report.ways_out import way_out
 from shadowprice.types import Usage
 
 Record = dict[str, Any]
