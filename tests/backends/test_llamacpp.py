@@ -213,7 +213,7 @@ class TestContext:
 
         if any("GPU" in device["type"].name for device in xllamacpp.get_device_info()):
             pytest.skip("there is one")
-        with pytest.raises(InputError, match="finds no GPU"):
+        with pytest.raises(InputError, match=r"^--gpu-layers 4: llama.cpp finds no GPU here \(leave it out\)$"):
             LlamaCppServer(gguf, slots=1, context=256, gpu_layers=4)
         LlamaCppServer(gguf, slots=1, context=256, gpu_layers=0).close()
 
@@ -362,6 +362,9 @@ class TestTheProcess:
             LlamaCppServer(tmp_path / "no.gguf")
         with pytest.raises(InputError, match="no such model"):
             LlamaCppServer(tmp_path / "none.gguf")
+        (tmp_path / "words.gguf").write_bytes(b"PK")
+        with pytest.raises(InputError, match="is not a GGUF file"):
+            LlamaCppServer(tmp_path / "words.gguf")
 
     def test_a_server_that_does_not_start_in_time(self, gguf):
         with pytest.raises(Unavailable, match="did not start in time"):

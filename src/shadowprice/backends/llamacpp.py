@@ -79,6 +79,11 @@ class LlamaCppServer:
         self.path = Path(model_path)
         if not self.path.is_file():
             raise InputError("no such model", fix="give the path of a GGUF file", path=self.path)
+        with self.path.open("rb") as file:
+            if file.read(4) != b"GGUF":
+                raise InputError(
+                    "is not a GGUF file", fix="give one; models in other forms must be converted", path=self.path
+                )
         self.model = self.path.name.removesuffix(".gguf")
         self.trained_context = trained_context(self.path)
         self.context = default_context(self.path, self.trained_context) if context is None else context
@@ -171,9 +176,11 @@ class LlamaCppServer:
     def _failure(self) -> InputError:
         self._process.wait()
         self._log.seek(0)
-        said = self._log.read().decode(errors="replace")
+        reason = _last_line(self._log.read().decode(errors="replace"))
+        if reason.startswith("--"):  # an option, and not the file, is at fault
+            return InputError(reason, fix="leave it out")
         return InputError(
-            f"llama.cpp cannot serve it: {_last_line(said) or f'exit code {self._process.returncode}'}",
+            f"llama.cpp cannot serve it: {reason or f'exit code {self._process.returncode}'}",
             fix="give the path of a GGUF model that fits into memory, or fewer --slots or a smaller --context",
             path=self.path,
         )

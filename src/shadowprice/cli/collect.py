@@ -15,7 +15,9 @@ from shadowprice.cli.common import (
     given,
     lost_in_words,
     refuse_existing,
+    refuse_run,
     refuse_same_file,
+    run_folder,
     where_programs_ran,
 )
 from shadowprice.cli.live import make_backend, resumable, run_to_end, show_progress
@@ -98,6 +100,8 @@ def collect(options: argparse.Namespace) -> int:
         )
     endures = tolerance(options)
     refuse_same_file(input=options.file, out=options.out)
+    place = run_folder(options, options.out)
+    refuse_run(options, place)
     refuse_existing(options, options.out)
     check_writable(options.out)
     questions, identity = _questions(options)
@@ -114,7 +118,6 @@ def collect(options: argparse.Namespace) -> int:
         system=options.system,
     )
     budget = collecting.budget_for(requests, options.max_tokens, probe)
-    place = options.run_folder or f"{options.out}.run"
     backend = make_backend(options)
     asked = {
         "input": identity,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import sys
 from contextlib import ExitStack
@@ -14,12 +15,14 @@ from typing import TYPE_CHECKING, Any
 from shadowprice.cli.common import (
     DONE,
     EXHAUSTED,
+    check_policy_name,
     forecaster,
     given,
     gold_for,
     option,
     outputs,
     refuse_same_file,
+    run_folder,
     standard_output,
 )
 from shadowprice.cli.live import make_backend, rates_of, resumable, run_to_end, show_progress
@@ -39,7 +42,6 @@ from shadowprice.errors import InputError
 
 if TYPE_CHECKING:
     from shadowprice.backends.base import Backend
-    from shadowprice.formats.inputs import Input
     from shadowprice.formats.questions import Gold
     from shadowprice.runs import Run
     from shadowprice.types import Request
@@ -107,6 +109,13 @@ def add(commands: Commands) -> None:
         help="answers per request from its grant, one after the other (default: 1)",
     )
     command.add_argument(
+        "--temperature",
+        type=float,
+        metavar="T",
+        help="of requests that state none; 0 gives the same answer every time "
+        "(default: 0 with --local and one sample, else the server's own)",
+    )
+    command.add_argument(
         "--gold",
         metavar="FILE",
         help="JSONL of custom_id, gold, grader: answers are graded, and a correct sample stops the rest",
@@ -126,17 +135,22 @@ def add(commands: Commands) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from shadowprice.cli.verdict import verdict, warnings
+    from shadowprice.cost import parse_budget
     from shadowprice.engine import Settings
+    from shadowprice.formats.requests import requests_from
     from shadowprice.runs import check_gold
 
+    if options.policy:
+        check_policy_name(options.policy, "index")
     out, errors = outputs(options, "answers")
     refuse_same_file(input=options.file, out=out, errors=errors, csv=options.csv)
     settings, endures = _settings(options), tolerance(options)
     teacher = _teacher(options)
     with ExitStack() as stack:
-        found = stack.enter_context(given(options))
-        folder = options.run_folder or ("requests.run" if out == "-" else f"{out}.run")
-        requests = _requests(options, found, folder, settings)  # before a model is fetched or started
+        found = stack.enter_context(given(options, temperature=_temperature(options)))
+        folder = run_folder(options, out)
+        requests = requests_from(found.requests, label=found.label)
+        parse_budget(options.budget, len(requests), settings["rates"])  # before a model is fetched or started
         gold = gold_for(options, found, requests)
         check_gold(gold, unsafe_code=options.unsafe_code)
         backend = make_backend(options, cache=Settings(**settings).accounting == "metered")
@@ -164,18 +178,6 @@ def run(options: argparse.Namespace) -> int:
     for warning in warnings(summary, rates):
         print(f"warning: {warning}", file=sys.stderr)
     return EXHAUSTED if summary.count("declined", "failed", "not_sent") or summary.overspent else DONE
-
-
-def _requests(options: argparse.Namespace, found: Input, folder: str, settings: dict[str, Any]) -> list[Request]:
-    """The requests; what is wrong with the input, the budget or the run folder is said here."""
-    from shadowprice.cost import parse_budget
-    from shadowprice.formats.requests import requests_from
-
-    if not options.resume and os.path.lexists(folder) and not (os.path.isdir(folder) and not os.listdir(folder)):
-        raise InputError("exists", path=folder, fix="--resume continues it; --run-folder names another")
-    requests = requests_from(found.requests, label=found.label)
-    parse_budget(options.budget, len(requests), settings["rates"])
-    return requests
 
 
 def _make_run(
@@ -219,6 +221,15 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
         "samples": options.samples,
         "rates": rates_of(options)[0],
     }
+
+
+def _temperature(options: argparse.Namespace) -> float | None:
+    """That of --temperature. By default a model on this machine answers the same every time."""
+    if options.temperature is None:
+        return 0.0 if options.local is not None and options.samples == 1 else None
+    if not 0 <= options.temperature < math.inf:
+        raise InputError(f"--temperature {options.temperature:g}", fix="give 0 or more")
+    return float(options.temperature)
 
 
 def _teacher(options: argparse.Namespace) -> Backend | None:

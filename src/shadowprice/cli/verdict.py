@@ -53,13 +53,12 @@ def warnings(summary: Summary, rates: Rates) -> Iterator[str]:
             "the server's own count is unknown"
         )
     if summary.stopped:
-        yield stopped_in_words(summary.stopped, limit_ignored="limit_ignored" in summary.flags)
+        yield stopped_in_words(summary.stopped)
 
 
-def stopped_in_words(reason: str, *, limit_ignored: bool = False) -> str:
+def stopped_in_words(reason: str) -> str:
     """Why nothing more was sent, and what to do about it."""
-    fix = "an older server may obey --limit-field max_tokens; --resume continues"
-    return f"{reason.rstrip('.')}; nothing more was sent ({fix if limit_ignored else way_out('', reason)})"
+    return f"{reason.rstrip('.')}; nothing more was sent ({way_out('', reason)})"
 
 
 def _worth_of_more(summary: Summary, rates: Rates) -> str:

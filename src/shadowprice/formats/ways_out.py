@@ -21,7 +21,7 @@ _WAYS = [
     (r"no connection|connection refused|unknown host|name resolution", f"is the server up at --base-url? {_AGAIN}"),
     (r"not a completion", "check --base-url: something else answers there"),
     (r"in time|timed? ?out", f"the server is slow or hangs: a smaller --concurrency, {_AGAIN}"),
-    (r"too much|ignore[sd] (a|its|the) limit", "the server ignores limits: --limit-field max_tokens may help"),
+    (r"too much|ignore[sd] (a|its|the) limit", f"an older server may obey --limit-field max_tokens; {_AGAIN}"),
     (r": 5\d\d\b|connection (broke|was lost)|reported an error", f"look into the server's log; {_AGAIN}"),
     (r"no_trace|not_recorded", "there is no recorded answer to this request"),
 ]
