@@ -24,19 +24,23 @@ from shadowprice.accounts.manifest import FORMAT, MANIFEST, read_manifest
 from shadowprice.accounts.sqlite import Ledger
 from shadowprice.accounts.view import LEDGER, REQUESTS
 from shadowprice.engine.scheduler import Round
-from shadowprice.errors import InputError
+from shadowprice.errors import InputError, ShadowpriceError
 from shadowprice.formats.asked import asked_lines
 from shadowprice.formats.files import replacing, sync_folder
 from shadowprice.formats.forecasts import forecast_line
 from shadowprice.formats.questions import Gold
 from shadowprice.types import Forecast, Request
 
+# What to do about a folder that holds another run.
+EXISTS = "--resume continues its run; to start a new one, choose other names with --out, or remove it"
+
 
 @dataclass
 class RunFolder:
     """Keeps a run so that it can be resumed after Ctrl-C, a crash or kill -9.
 
-    `asked` is everything that the results depend on; a run can only be resumed with the same values.
+    `asked` is everything that the results depend on. A run can only be resumed with the same values, unless it has
+    cost nothing so far: then it starts anew, with the new ones.
     """
 
     path: Path
@@ -86,7 +90,9 @@ class RunFolder:
         except BaseException as error:
             shutil.rmtree(new, ignore_errors=True)
             if isinstance(error, OSError) and os.path.lexists(folder):
-                raise InputError("exists", path=path, fix="--resume continues it; --run-folder names another") from None
+                raise InputError("exists", path=path, fix=EXISTS) from None
+            if isinstance(error, ShadowpriceError):  # it names the file by its place in the new folder
+                raise InputError(str(error).replace(str(new), str(folder))) from None
             raise
         return cls(folder, manifest, Ledger.reopen(folder / LEDGER))
 
@@ -101,18 +107,23 @@ class RunFolder:
             raise InputError("is not a run to resume", path=path, fix="leave out --resume to start one") from None
         before = {"budget": manifest["budget"], **manifest["asked"]}
         now = {"budget": budget, **json.loads(json.dumps(dict(asked)))}
-        for name in sorted(before.keys() | now.keys()):
-            if before.get(name) != now.get(name):
-                raise InputError(
-                    f"was started with another {name} ({before.get(name)!r:.60}, now {now.get(name)!r:.60})",
-                    path=path,
-                    fix="resume with the same, or start a new run",
-                )
+        changed = [name for name in sorted(before.keys() | now.keys()) if before.get(name) != now.get(name)]
         ledger = Ledger.reopen(folder / LEDGER, accept_loss=accept_loss)
-        if ledger.budget != budget:
+        try:
+            if ledger.budget != manifest["budget"]:
+                problem = f"is of another run: its budget is {ledger.budget:,}, not {manifest['budget']:,}"
+                raise InputError(problem, path=folder / LEDGER, fix="start a new run")
+            if changed and (ledger.spent or any(ledger.results())):
+                name = changed[0]
+                problem = f"was started with another {name} ({before.get(name)!r:.60}, now {now.get(name)!r:.60})"
+                raise InputError(problem, path=path, fix="resume with the same, or start a new run")
+        except InputError:
             ledger.close()
-            problem = f"is of another run: its budget is {ledger.budget:,}, not {budget:,}"
-            raise InputError(problem, path=folder / LEDGER, fix="start a new run")
+            raise
+        if changed:
+            ledger.close()
+            shutil.rmtree(folder)
+            return cls.create(path, budget, asked)
         return cls(folder, manifest, ledger)
 
     @property

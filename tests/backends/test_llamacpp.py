@@ -131,6 +131,20 @@ class TestAnswers:
         with pytest.raises(Refused, match="context"):
             answers(client, [("word " * 3000, 5)])
 
+    def test_what_is_being_generated_can_be_counted_meanwhile(self, client):
+        async def watch():
+            answer = asyncio.create_task(client.complete({**body("Count to one hundred."), "ignore_eos": True}, 120))
+            seen = []
+            while not answer.done():
+                await asyncio.sleep(0.05)
+                seen.append(await client.generating())
+            done = await answer
+            return done.tokens, seen, await client.generating()
+
+        tokens, seen, after = asyncio.run(watch())
+        assert any(0 < count < tokens for count in seen)
+        assert after == 0
+
     def test_its_count_can_be_read_while_it_is_busy(self, client, server):
         with ThreadPoolExecutor(1) as thread:
             busy = thread.submit(answers, client, [(f"Write a story about {i} trees.", 8) for i in range(16)], 16)
@@ -225,7 +239,7 @@ class TestContext:
 
         if any("GPU" in device["type"].name for device in xllamacpp.get_device_info()):
             pytest.skip("there is one")
-        with pytest.raises(InputError, match="finds no GPU"):
+        with pytest.raises(InputError, match=r"^--gpu-layers 4: llama.cpp finds no GPU here \(leave it out\)$"):
             LlamaCppServer(gguf, slots=1, context=256, gpu_layers=4)
         LlamaCppServer(gguf, slots=1, context=256, gpu_layers=0).close()
 
@@ -372,6 +386,9 @@ class TestTheProcess:
             LlamaCppServer(tmp_path / "no.gguf")
         with pytest.raises(InputError, match="no such model"):
             LlamaCppServer(tmp_path / "none.gguf")
+        (tmp_path / "words.gguf").write_bytes(b"PK")
+        with pytest.raises(InputError, match="is not a GGUF file"):
+            LlamaCppServer(tmp_path / "words.gguf")
 
     def test_a_server_that_does_not_start_in_time(self, gguf):
         with pytest.raises(Unavailable, match="did not start in time"):

@@ -24,7 +24,7 @@ def test_the_table_is_what_the_command_prints(rows):
     assert table in log, "run scripts/bad_inputs.py"
 
 
-def test_every_mistake_gives_one_line_with_a_way_out_and_no_traceback(rows):
+def test_every_mistake_gives_one_line_with_a_fix_and_no_traceback(rows):
     table, _ = rows
     cells = [row.split(" | ") for row in table.splitlines()[2:]]
     assert len(cells) >= 25

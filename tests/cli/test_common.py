@@ -164,6 +164,23 @@ class TestOutputs:
         assert command(*arguments, "--resume") == 0
         assert (inside / "q.answers.jsonl").read_text() == before != ""
 
+    def test_a_run_is_never_replaced_and_nothing_promises_that_it_could_be(self, inside, capsys, server):
+        arguments = ["run", write("q.txt", "Why?\n"), "--budget", "1k", "--base-url", server.url, "--model", "m"]
+        assert command(*arguments) == 0
+        capsys.readouterr()
+        for more in ([], ["--force"]):
+            said = self.refused(capsys, *arguments, *more)
+            assert "q.answers.jsonl.run: exists (--resume continues its run; to start a new one, " in said
+            assert "--force" not in said
+        assert len(server.requests) == 1
+
+    @pytest.mark.parametrize("out", ["-", "/dev/null", "/dev/stdout"])
+    def test_nothing_is_put_beside_a_stream(self, inside, server, out):
+        arguments = ["run", write("q.txt", "Why?\n"), "--budget", "1k", "--base-url", server.url, "--model", "m"]
+        done = subprocess.run([*COMMAND, *arguments, "--out", out], cwd=inside, capture_output=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        assert sorted(os.listdir(inside)) == ["q.declined.jsonl", "q.run", "q.txt"]
+
     def test_errors_go_beside_the_output(self, inside, server):
         path = write("q.txt", "Why?\n")
         assert command("plan", path, "--budget", "1k") == 0
@@ -191,6 +208,32 @@ class TestOutputs:
         assert "/dev/full: cannot be written: no space left" in said
 
 
+class TestTemperature:
+    @pytest.mark.parametrize(("more", "sent"), [([], [None, 0.5]), (["--temperature", 0], [0, 0.5])])
+    def test_it_is_that_of_requests_which_state_none(self, server, batch, more, sent):
+        path = batch([request_line("a"), request_line("b", temperature=0.5)])
+        arguments = ["run", path, "--budget", "1k", "--base-url", server.url, "--concurrency", 1]
+        assert command(*arguments, "--policy", "uniform", *more) == 0
+        assert [each.body.get("temperature") for each in server.requests] == sent
+
+    @pytest.mark.parametrize("number", ["-1", "nan", "inf"])
+    def test_an_invalid_one_is_refused(self, capsys, number):
+        arguments = ["run", write("q.txt", "Why?\n"), "--budget", 9, "--base-url", "http://127.0.0.1:9/v1"]
+        assert command(*arguments, "--temperature", number) == 2
+        assert "(give 0 or more)" in capsys.readouterr().err
+
+
+def test_a_mistyped_policy(capsys):
+    arguments = ["run", write("q.txt", "Why?\n"), "--budget", 5, "--base-url", "http://127.0.0.1:9/v1"]
+    for wrong, said in (
+        ("indx", "unknown policy 'indx' (did you mean index?)"),
+        ("magic", "(known are uniform, proportional, "),
+        ("oracle", "policy oracle knows every length in advance, so it cannot be run"),
+    ):
+        assert command(*arguments, "--policy", wrong) == 2
+        assert said in capsys.readouterr().err
+
+
 class TestBudgetsAndGold:
     def test_budgets(self, batch, capsys):
         path = batch([request_line("a")])
@@ -214,6 +257,12 @@ class TestBudgetsAndGold:
         gold = write("gold.jsonl", '{"custom_id": "a", "gold": "7"}\n')
         assert command("run", path, "--budget", "2k", "--gold", gold, "--out", "other", *where) == 2
         assert "pip install 'shadowprice[math]'" in capsys.readouterr().err
+
+    def test_words_are_not_graded_as_mathematics(self, inside, capsys, server):
+        path = write("q.csv", "question,answer\nSay word,Word\nSay 1,1\n")
+        assert command("run", path, "--budget", "2k", "--base-url", server.url, "--model", "m") == 0
+        assert "answer -> gold (exact, math)" in capsys.readouterr().err
+        assert [line["shadowprice"]["correct"] for line in read_jsonl(inside / "q.answers.jsonl")] == [True, False]
 
     def test_gold_that_matches_nothing(self, batch, capsys, server):
         path = batch([request_line("a")])

@@ -1,6 +1,8 @@
 """`shadowprice run --local`, for real: what fits into the context of a model on this machine, and what does not."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -78,6 +80,24 @@ def test_prompts_count_where_they_are_to(run, batch, tmp_path, capsys):
     assert usage["input"] + usage["cached"] > 0
 
 
+def test_two_questions_from_standard_input_are_answered_the_same_every_time(gguf, tmp_path):
+    questions = b"What is 2+2?\nName the capital of France.\n"
+    seen = []
+    for name in ("first", "second"):
+        arguments = ["run", "-", "--budget", "200", "--local", "--threads", "1", "--out", name]
+        command = [sys.executable, "-m", "shadowprice", *arguments]
+        done = subprocess.run(command, input=questions, capture_output=True, cwd=tmp_path, timeout=300)
+        assert done.returncode == 0, done.stderr
+        assert b"2 questions from standard input: a question a line" in done.stderr
+        assert b"answered   2 requests, 0 more cut short -> " in done.stdout
+        answers = [line["response"]["body"]["choices"][0] for line in read_jsonl(tmp_path / name)]
+        assert [answer["finish_reason"] for answer in answers] == ["stop", "stop"]
+        seen.append([answer["message"]["content"] for answer in answers])
+    assert seen[0] == seen[1]
+    assert "4" in seen[0][0]
+    assert "Paris" in seen[0][1]
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [
@@ -85,7 +105,9 @@ def test_prompts_count_where_they_are_to(run, batch, tmp_path, capsys):
         (("--threads", 0), "--threads 0 (give 1 or more)"),
         (("--slots", 0), "--slots 0 (give 1 or more)"),
         (("--local", "hf:org/models"), "hf:org/models names no file on the hub (write it as hf:OWNER/REPO/FILE.gguf)"),
-        (("--local", "no-such-model"), "no-such-model: no such model"),
+        (("--local", "no-such-model"), "no such file, and no such model (known are smollm2-135m, qwen2.5-coder-1.5b; "),
+        (("--local", "smollm-135m"), "no such model (did you mean smollm2-135m?; or name a GGUF file, hf:OWNER/"),
+        (("--local", __file__), "test_local.py: is not a GGUF file (give one"),
     ],
 )
 def test_impossible_settings_are_reported_in_one_line(run, batch, tmp_path, capsys, more, message):

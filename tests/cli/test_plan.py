@@ -284,7 +284,8 @@ class TestBadInput:
     def test_an_unknown_policy_or_option(self, batch, tmp_path, capsys):
         path = batch([GOOD])
         assert "known are" in self.refused(capsys, tmp_path, path, "--budget", 5, "--policy", "magic")
-        assert "needs lengths" in self.refused(capsys, tmp_path, path, "--budget", 5, "--policy", "oracle")
+        assert "did you mean clear?" in self.refused(capsys, tmp_path, path, "--budget", 5, "--policy", "claer")
+        assert "it cannot be run" in self.refused(capsys, tmp_path, path, "--budget", 5, "--policy", "oracle")
         assert "its options are" in self.refused(capsys, tmp_path, path, "--budget", 5, "--option", "x=1")
         assert "NAME=NUMBER" in self.refused(capsys, tmp_path, path, "--budget", 5, "--option", "x")
         assert "--max-tokens" in self.refused(capsys, tmp_path, path, "--budget", 5, "--max-tokens", 0)

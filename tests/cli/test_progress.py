@@ -27,8 +27,8 @@ def meter(clock):
     return Meter(100, TOKENS, clock)
 
 
-def state(spent=0, budget=1000, running=0, price=None, waiting="", tokens=0, **outcomes):
-    found = Progress(budget, spent, tokens, price, running=running, outcomes=Counter(outcomes))
+def state(spent=0, budget=1000, running=0, price=None, waiting="", tokens=0, generating=0, **outcomes):
+    found = Progress(budget, spent, tokens, price, running=running, outcomes=Counter(outcomes), generating=generating)
     found.waiting = waiting
     return found
 
@@ -45,8 +45,19 @@ def test_a_frame_has_the_budget_the_requests_the_speed_and_the_price(meter, cloc
     bar, budget, requests = meter.lines()
     assert bar.startswith(" 30% ████████████░")
     assert bar.endswith("0:10, about 0:23 left")
-    assert budget.strip() == "300 of 1,000 tokens spent, 30 per second; price 0.00123"
+    assert budget.strip() == "300 of 1,000 tokens used, 30 per second; price 0.00123"
     assert requests.strip() == "11 of 100 answered, 4 cut, 3 declined, 2 failed; 8 in flight"
+
+
+def test_it_moves_while_no_answer_has_ended(meter, clock):
+    meter.update(state(running=8))
+    clock.now += 10
+    meter.update(state(running=8, generating=200))
+    bar, budget, requests = meter.lines()
+    assert bar.startswith(" 20% ████████░")
+    assert bar.endswith("0:10, about 0:40 left")
+    assert budget.strip() == "200 of 1,000 tokens used, 20 per second"
+    assert requests.strip() == "0 of 100 answered, 0 cut, 0 declined, 0 failed; 8 in flight"
 
 
 def test_failures_and_cut_answers_are_not_answered(meter):

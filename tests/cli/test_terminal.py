@@ -204,7 +204,17 @@ class TestARun:
             options = ["--budget", "60", "--policy", "uniform", "--concurrency", "1"]
             said = on_a_terminal(["run", path, "--base-url", server.url, "--model", "m", *options], TERM="dumb")
         assert "\x1b" not in said
-        assert re.search(r"\d+%, 0:0\d.* of 4 answered, .* in flight; \d+ of 60 tokens spent, \d+ per second", said)
+        assert re.search(r"\d+%, 0:0\d.* of 4 answered, .* in flight; \d+ of 60 tokens used, \d+ per second", said)
+
+    @pytest.mark.parametrize("accounting", ["reserved", "metered"])
+    def test_it_moves_while_the_first_answer_is_generated(self, batch, accounting):
+        path = batch([request_line("q")])
+        with hostile.Server(talks(40, pause=0.06)) as server:
+            options = ["--budget", "40", "--policy", "uniform", "--accounting", accounting]
+            said = on_a_terminal(["run", path, "--base-url", server.url, "--model", "m", *options])
+        used = [int(found) for found in re.findall(r"(\d+) of 40 tokens used", said.partition("1 of 1 answered")[0])]
+        assert any(0 < tokens < 40 for tokens in used)
+        assert re.search(r"[1-9]\d* per second", said)
 
     def test_quiet_is_quiet(self, batch):
         path = batch([request_line("a")])

@@ -11,7 +11,7 @@ from shadowprice import Forecast, Request
 from shadowprice.accounts.sqlite import Ledger
 from shadowprice.backends.base import response
 from shadowprice.cost import TOKENS, Rates, prompt_bound
-from shadowprice.engine import Settings, make_scheduler
+from shadowprice.engine import Settings, executor, make_scheduler
 from shadowprice.engine.executor import Progress, Tolerance, execute
 from shadowprice.engine.fixed import Ages, Fixed
 from shadowprice.errors import LedgerError, LimitViolated, Refused, Unavailable
@@ -467,3 +467,24 @@ class TestARoomForAll:
         backend = Script(*[Refused("no")] * 20)
         executed(scheduler, backend, 1000)
         assert backend.calls == 3
+
+
+class TestProgress:
+    def test_tokens_of_answers_under_way_are_reported_until_they_are_spent(self, monkeypatch):
+        monkeypatch.setattr(executor, "_TICK", 0.01)
+        counted = asyncio.Event()
+
+        class Slow(Script):
+            async def complete(self, body, limit, **options):
+                await counted.wait()
+                return answer(body, 10, limit)
+
+            async def generating(self):
+                counted.set()
+                return 7
+
+        seen = []
+        one(Slow(), on_event=lambda progress: seen.append((progress.spent, progress.generating)))
+        assert (0, 7) in seen
+        assert seen[-1] == (10, 0)
+        assert all(spent + generating <= 10 for spent, generating in seen)

@@ -121,6 +121,6 @@ def test_a_server_that_refuses_requests_is_believed_for_a_share_of_the_budget(le
     scheduler = Settings("uniform", max_tokens=400)
     _, ledger, progress = answered(scheduler, Refuses(lengths), lengths, 4)
     assert "12,000" not in progress.stopped
-    assert "more than that is not taken on its word" in progress.stopped
+    assert "more than --exposure allows; the last: 400: too long" in progress.stopped
     assert 0.1 * ledger.budget < ledger.exposed <= 0.1 * ledger.budget + 2 * 4 * 60
     assert progress.outcomes["failed"] * 60 == ledger.exposed

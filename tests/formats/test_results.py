@@ -14,7 +14,9 @@ from shadowprice.types import Completion, Failure, Result, Usage
 texts = st.text(max_size=20)
 counts = st.integers(0, 2**53)
 details = st.dictionaries(
-    texts.filter(lambda name: name not in ("code", "message")), st.integers(-(2**63), 2**63 - 1) | texts, max_size=2
+    texts.filter(lambda name: name not in ("code", "message", "fix")),
+    st.integers(-(2**63), 2**63 - 1) | texts,
+    max_size=2,
 )
 failures = st.builds(Failure, texts.filter(bool), texts, details)
 extras = st.fixed_dictionaries({}, optional={"samples": st.lists(counts, max_size=3), "probes": details})
@@ -66,12 +68,14 @@ def test_a_request_without_an_answer_is_a_line_of_its_error_file(result):
     line = json.loads(result_line(result))
     assert line["custom_id"] == result.id
     assert line["response"] is None
+    fix = line["error"].pop("fix", None)
     assert line["error"] == {"code": result.failure.code, "message": result.failure.message, **result.failure.details}
+    assert bool(fix) is (result.outcome != "declined")  # a declined request needs a larger budget, no fix
 
 
 def test_without_a_cause_the_outcome_is_the_cause():
     line = json.loads(result_line(Result("q", "not_sent")))
-    assert line["error"] == {"code": "not_sent", "message": "not sent"}
+    assert line["error"] == {"code": "not_sent", "message": "not sent", "fix": "--resume tries again"}
 
 
 @given(

@@ -111,4 +111,4 @@ class TestLargeRuns:
 
 def test_the_page_shows_a_fix_beside_every_cause(run_of):
     words = Page(run_report(run_of("failing"))).words
-    assert "the server answered 503the server was overloaded, or still loading: --resume later" in words
+    assert "the server answered 503the server is overloaded or still loading: --resume later" in words

@@ -3,6 +3,7 @@
     what came                                                   cost       error
     no connection: refused, unknown host, TLS, not in time      nothing    Unavailable, sent=False
     401, 402, 403, 404, 405, a redirect, insufficient_quota     nothing    Denied
+    400, 422 about the key or the name of the model             nothing    Denied
     413                                                         nothing    Refused
     429, 503                                                    nothing    Unavailable
     400, 422 to a plain request                                 nothing    Refused
@@ -48,6 +49,12 @@ _NOTHING_SENT = (aiohttp.ClientConnectorError, aiohttp.ServerTimeoutError, aioht
 _DENIED = {401, 402, 403, 404, 405}
 _BUSY = {429, 503}  # nobody took the request: overloaded, or the model is still loading
 _QUOTA = "insufficient_quota"  # OpenAI's code for an account that is empty
+# What some services (LiteLLM, Mistral, DeepSeek, Gemini) answer with 400: other requests would get the same.
+_SHARED = re.compile(
+    r"model_not_found|(invalid|unknown|unsupported) model\b|\bmodel\b.{0,80}\bnot (exist|found)"
+    r"|(invalid|incorrect) api.key|api.key (not valid|is invalid)|no_db_connection",
+    re.IGNORECASE,
+)
 _GENERATED = re.compile(r'"(choices|completion_tokens|failed_generation)"\s*:')
 _STRUCTURED = {
     "ebnf", "format", "functions", "grammar", "json_schema", "regex", "response_format", "structural_tag",
@@ -93,7 +100,8 @@ def failure(
     if isinstance(error, StatusError):
         return _refusal(error, body or {})
     if isinstance(error, _NOTHING_SENT):
-        return Unavailable(f"no connection: {line(error)}", tokens=0, cause=_unconnected(error), sent=False)
+        cause, detail = _unconnected(error)
+        return Unavailable(f"{cause}{detail}", tokens=0, cause=cause, sent=False)
     if isinstance(error, NoCompletion):
         what = f"not a completion ({line(error)[:60]})"
         return Unavailable(f"the server's answer is {what}", tokens=0, cause=what)
@@ -123,7 +131,8 @@ def _refusal(error: StatusError, body: Mapping[str, Any]) -> BackendError:
     if 300 <= status < 400:
         where = line(error.headers.get("location", "nowhere"))
         return Denied(f"{status}: the server redirects to {where}", tokens=unknown, cause=f"redirect to {where[:100]}")
-    if status in _DENIED or _QUOTA in error.codes:
+    shared = status in (400, 422) and _SHARED.search(f"{error.codes} {why}") and not checked_after_generating(body)
+    if status in _DENIED or _QUOTA in error.codes or shared:
         return Denied(message, tokens=unknown, cause=cause)
     if status in _BUSY:
         return Unavailable(message, tokens=unknown, cause=cause, delay=delay)
@@ -134,19 +143,20 @@ def _refusal(error: StatusError, body: Mapping[str, Any]) -> BackendError:
     return Refused(message, tokens=None, cause=cause)
 
 
-def _unconnected(error: Exception) -> str:
+def _unconnected(error: Exception) -> tuple[str, str]:
+    """Why there is no connection, and what else is known about it."""
     if isinstance(error, aiohttp.ClientHttpProxyError):
-        return f"refused by the proxy: {error.status}"
+        return f"refused by the proxy: {error.status}", f" {line(error.message)}"
     if not isinstance(error, aiohttp.ClientConnectorError):
-        return "no connection in time"
+        return "no connection in time", ""
     where = f"{error.host}:{error.port}"
     if isinstance(error, aiohttp.ClientConnectorDNSError):
-        return f"unknown host ({error.host})"
+        return f"unknown host ({error.host})", ""
     if isinstance(error, aiohttp.ClientSSLError | aiohttp.ClientConnectorCertificateError):
-        return f"no secure connection ({where})"
+        return f"no secure connection ({where})", f": {line(error)}"
     if isinstance(error.os_error, ConnectionRefusedError):
-        return f"connection refused ({where})"
-    return f"no connection ({where})"
+        return f"connection refused ({where})", ""
+    return f"no connection ({where})", f": {line(error.os_error)}"
 
 
 def line(value: object) -> str:

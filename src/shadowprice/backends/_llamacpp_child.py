@@ -30,7 +30,7 @@ def _serve() -> None:
     if job["gpu_layers"] is not None:
         p.n_gpu_layers = job["gpu_layers"]
         if job["gpu_layers"] and not any("GPU" in device["type"].name for device in xllamacpp.get_device_info()):
-            sys.exit("--gpu-layers: llama.cpp finds no GPU here")
+            sys.exit(f"--gpu-layers {job['gpu_layers']}: llama.cpp finds no GPU here")
     p.endpoint_metrics, p.ui, p.warmup = True, False, False
     p.verbosity = 3 if job["verbose"] else 1
     p.fit_params = False  # it would silently lower the context when memory is short

@@ -37,7 +37,11 @@ _WHOLE_ANSWER_FIELDS = (
 
 
 class Backend(Protocol):
-    """One model."""
+    """One model.
+
+    Two more methods are used where a backend has them: `room`, the tokens that a context leaves for an answer, and
+    `generating`, the tokens that answers under way have so far, to show progress.
+    """
 
     model: str
 

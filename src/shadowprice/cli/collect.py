@@ -17,7 +17,9 @@ from shadowprice.cli.common import (
     given,
     lost_in_words,
     refuse_existing,
+    refuse_run,
     refuse_same_file,
+    run_folder,
     where_programs_ran,
 )
 from shadowprice.cli.live import make_backend, resumable, run_to_end, show_progress
@@ -88,10 +90,12 @@ def add(commands: Commands) -> None:
 
 def collect(options: argparse.Namespace) -> int:
     from shadowprice import collect as collecting
+    from shadowprice.cli.verdict import stopped_in_words
     from shadowprice.cost import TOKENS
     from shadowprice.engine.executor import Progress
     from shadowprice.engine.fixed import Ages
     from shadowprice.formats.files import check_writable
+    from shadowprice.formats.fixes import fix_for
     from shadowprice.formats.results import parse_result
     from shadowprice.formats.templates import read_template
     from shadowprice.formats.traces import write_traces
@@ -105,6 +109,8 @@ def collect(options: argparse.Namespace) -> int:
         )
     tolerated = tolerance(options)
     refuse_same_file(input=options.file, out=options.out)
+    place = run_folder(options, options.out)
+    refuse_run(options, place)
     refuse_existing(options, options.out)
     check_writable(options.out)
     questions, identity = _questions(options)
@@ -121,7 +127,6 @@ def collect(options: argparse.Namespace) -> int:
         system=options.system,
     )
     budget = collecting.budget_for(requests, options.max_tokens, probe)
-    place = options.run_folder or f"{options.out}.run"
     if options.so_far:
         traces = _so_far(place, questions, identity, options, template)
         write_traces(options.out, traces)
@@ -166,9 +171,9 @@ def collect(options: argparse.Namespace) -> int:
     if lost and not options.json:
         print(f"lost: {lost_in_words(lost, TOKENS)}")
     for cause, times in causes_of(failures).items():
-        print(f"warning: {times:,} failed: {cause} (--resume tries again)", file=sys.stderr)
+        print(f"warning: {times:,} failed: {cause} ({fix_for('', cause)})", file=sys.stderr)
     if progress.stopped:
-        print(f"warning: {progress.stopped}; nothing more was sent to it (--resume continues)", file=sys.stderr)
+        print(f"warning: {stopped_in_words(progress.stopped)}", file=sys.stderr)
     return EXHAUSTED if len(traces) < len(requests) else DONE
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib.util
 import os
 import shutil
@@ -31,7 +32,9 @@ class Interrupted(Exception):
 
 
 @contextmanager
-def given(options: argparse.Namespace, *, model: str | None = None) -> Iterator[Input]:
+def given(
+    options: argparse.Namespace, *, model: str | None = None, temperature: float | None = None
+) -> Iterator[Input]:
     """The content of the input; how it was understood is printed to standard error."""
     from shadowprice.formats.inputs import Fields, read_input
     from shadowprice.formats.templates import read_template
@@ -50,6 +53,7 @@ def given(options: argparse.Namespace, *, model: str | None = None) -> Iterator[
             template=template,
             system=options.system,
             model=model,
+            temperature=temperature,
         )
         if found.understood and not options.quiet:
             say(found.understood)
@@ -83,6 +87,21 @@ def gold_for(options: argparse.Namespace, found: Input, requests: Sequence[Reque
     return gold
 
 
+def check_policy_name(policy: str, *more: str) -> None:
+    """Refuses a policy that does not exist, or cannot be run; `more` are names that a command knows besides."""
+    from shadowprice.engine import HINDSIGHT
+    from shadowprice.market import POLICIES
+
+    known = [*(name for name in POLICIES if name not in HINDSIGHT), *more]
+    if policy in HINDSIGHT:
+        problem = f"policy {policy} knows every length in advance, so it cannot be run"
+        raise InputError(problem, fix="`shadowprice reproduce` simulates it")
+    if policy not in known:
+        near = difflib.get_close_matches(policy, known, 1)
+        fix = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
+        raise InputError(f"unknown policy {policy!r:.40}", fix=fix)
+
+
 def outputs(options: argparse.Namespace, kind: str) -> tuple[str, str]:
     """The files for answers and errors; raises InputError before any work if they cannot be written."""
     from shadowprice.cost import LARGEST
@@ -91,16 +110,41 @@ def outputs(options: argparse.Namespace, kind: str) -> tuple[str, str]:
     refuse_folder(options.file)
     if options.max_tokens is not None and not 1 <= options.max_tokens <= LARGEST:
         raise InputError(f"--max-tokens {options.max_tokens} is not a valid limit", fix=f"give 1 to {LARGEST}")
-    name = "requests" if options.file == "-" else _stem(options.file)
-    out = options.out or f"{name}.{kind}.jsonl"
-    errors = options.errors or f"{name if out == '-' else _stem(out)}.declined.jsonl"
+    out = options.out or f"{_name(options)}.{kind}.jsonl"
+    errors = options.errors or f"{_name(options) if _is_stream(out) else _stem(out)}.declined.jsonl"
     refuse_same_file(input=options.file, out=out, errors=errors, forecast=options.forecast)
+    if kind == "answers":
+        refuse_run(options, run_folder(options, out))
     written = [out, errors, getattr(options, "csv", None) or "-"]
     refuse_existing(options, *written)
     for path in written:
         if path != "-":
             check_writable(path)
     return out, errors
+
+
+def run_folder(options: argparse.Namespace, out: str) -> str:
+    """Where a run is kept: beside its output."""
+    return str(options.run_folder or f"{_name(options) if _is_stream(out) else out}.run")
+
+
+def refuse_run(options: argparse.Namespace, folder: str) -> None:
+    """A run that exists is resumed or left alone: it holds what was paid for."""
+    from shadowprice.run_folder import EXISTS
+
+    if options.resume or not os.path.lexists(folder) or (os.path.isdir(folder) and not os.listdir(folder)):
+        return
+    raise InputError("exists", path=folder, fix=EXISTS)
+
+
+def _name(options: argparse.Namespace) -> str:
+    """What files are called after: the input."""
+    return "requests" if options.file == "-" else _stem(options.file)
+
+
+def _is_stream(path: str) -> bool:
+    """Whether nothing can be put beside it: standard output, a pipe or a device."""
+    return path == "-" or (os.path.exists(path) and not os.path.isfile(path))
 
 
 def _stem(path: str) -> str:
@@ -191,8 +235,8 @@ def option(text: str) -> tuple[str, Any]:
 
 
 def about(number: float) -> str:
-    """A number that is not exact: two digits, or whole ones."""
-    return f"{number:,.0f}" if number >= 10 else f"{number:.2g}"
+    """A number that is not exact: two digits, or whole ones; very little is 0."""
+    return f"{number:,.0f}" if number >= 10 or number < 0.01 else f"{number:.2g}"
 
 
 def count(number: int, noun: str) -> str:

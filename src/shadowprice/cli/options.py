@@ -63,7 +63,9 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         if choice := _CHOICE.search(message):
             known = [name.strip(" '") for name in choice[2].split(",")]
-            near = difflib.get_close_matches(choice[1], known, 1, 0.5)
+            near = difflib.get_close_matches(choice[1], known, 1)
+            if "argument COMMAND" in message:
+                message = f"no command {choice[1]}" + ("" if near else f"; there are {', '.join(known)}")
             message = f"{message}; did you mean {near[0]}?" if near else message
         # If an option is mistyped, argparse may report that another one is missing.
         elif wrong := next(filter(None, map(self._unknown, self._given)), None):

@@ -13,6 +13,7 @@ from shadowprice.cli.common import (
     EXHAUSTED,
     about,
     bar,
+    check_policy_name,
     count,
     forecaster,
     given,
@@ -99,6 +100,7 @@ def _check(budget: str, policy: str, chosen: dict[str, Any]) -> None:
             f"budget {budget!r}: a plan counts tokens", fix="write it as 200k; run takes dollars, with --rate-in"
         )
     parse_budget(budget, 1)
+    check_policy_name(policy)
     check_policy(policy, chosen)
 
 

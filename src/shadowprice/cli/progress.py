@@ -29,7 +29,7 @@ class Meter:
     clock: Callable[[], float] = time.monotonic
     progress: Progress | None = None
     _began: float = field(init=False)
-    _seen: deque[tuple[float, int, int, int]] = field(default_factory=deque)  # time, spent, tokens, ended
+    _seen: deque[tuple[float, int, int, int]] = field(default_factory=deque)  # time, used, tokens, ended
 
     def __post_init__(self) -> None:
         self._began = self.clock()
@@ -37,7 +37,7 @@ class Meter:
     def update(self, progress: Progress) -> None:
         """What an earlier execution did is not counted as speed: the first state is the one to start from."""
         self.progress = progress
-        now = self.clock(), progress.spent, self._tokens(progress), self._ended(progress)
+        now = self.clock(), self._used(progress), self._tokens(progress), self._ended(progress)
         if not self._seen or now[1:] != self._seen[-1][1:]:
             self._seen.append(now)
         while len(self._seen) > 2 and self._seen[1][0] < now[0] - _WINDOW:
@@ -52,11 +52,11 @@ class Meter:
         """Of the budget or of the requests, whichever is nearer to its end."""
         if self.progress is None:
             return 0.0
-        spent = self.progress.spent / self.progress.budget if self.progress.budget else 0.0
-        return min(1.0, max(spent, self._ended(self.progress) / max(1, self.requests)))
+        used = self._used(self.progress) / self.progress.budget if self.progress.budget else 0.0
+        return min(1.0, max(used, self._ended(self.progress) / max(1, self.requests)))
 
     def speed(self, kind: int) -> float:
-        """Per second: units spent (1), tokens (2) or requests that have ended (3)."""
+        """Per second: units used (1), tokens (2) or requests that have ended (3)."""
         if not self._seen:
             return 0.0
         first, last = self._seen[0], self._seen[-1]
@@ -67,7 +67,7 @@ class Meter:
         """Seconds until the budget is spent or the requests have ended, whichever is first; None: unknown."""
         if self.progress is None or self.progress.stopped:
             return None
-        units, requests = self.progress.budget - self.progress.spent, self.requests - self._ended(self.progress)
+        units, requests = self.progress.budget - self._used(self.progress), self.requests - self._ended(self.progress)
         rates = [(units, self.speed(1)), (requests, self.speed(3))]
         return min((max(0, amount) / speed for amount, speed in rates if speed > 0), default=None)
 
@@ -107,9 +107,9 @@ class Meter:
     def _budget(self) -> str:
         assert self.progress is not None
         price = f"; price {self.progress.price:.3g}" if self.progress.price is not None else ""
-        unit = " tokens" if self.rates.priced else ""
-        spent = show_spent(self.progress.spent, self.progress.budget, self.rates)
-        return f"{spent} spent, {self.speed(2):,.0f}{unit} per second{price}"
+        unit, word = (" tokens", "spent") if self.rates.priced else ("", "used")
+        used = show_spent(self._used(self.progress), self.progress.budget, self.rates)
+        return f"{used} {word}, {self.speed(2):,.0f}{unit} per second{price}"
 
     def _outcomes(self) -> str:
         assert self.progress is not None
@@ -120,8 +120,12 @@ class Meter:
             f"{found['declined']:,} declined, {found['failed']:,} failed"
         )
 
+    def _used(self, progress: Progress) -> int:
+        """Units spent; of a budget of output tokens also what answers under way have so far."""
+        return progress.spent if self.rates.priced else progress.spent + progress.generating
+
     def _tokens(self, progress: Progress) -> int:
-        return progress.tokens if self.rates.priced else progress.spent
+        return progress.tokens + progress.generating if self.rates.priced else self._used(progress)
 
     def _ended(self, progress: Progress) -> int:
         return sum(progress.outcomes[name] for name in _ENDED)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import sys
-from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -15,17 +15,15 @@ from typing import TYPE_CHECKING, Any
 from shadowprice.cli.common import (
     DONE,
     EXHAUSTED,
-    about,
-    count,
+    check_policy_name,
     forecaster,
     given,
     gold_for,
-    lost_in_words,
     option,
     outputs,
     refuse_same_file,
+    run_folder,
     standard_output,
-    where_programs_ran,
 )
 from shadowprice.cli.live import make_backend, rates_of, resumable, run_to_end, show_progress
 from shadowprice.cli.options import (
@@ -44,10 +42,8 @@ from shadowprice.errors import InputError
 
 if TYPE_CHECKING:
     from shadowprice.backends.base import Backend
-    from shadowprice.cost import Rates
-    from shadowprice.formats.inputs import Input
     from shadowprice.formats.questions import Gold
-    from shadowprice.runs import Run, Summary
+    from shadowprice.runs import Run
     from shadowprice.types import Request
 
 _DESCRIPTION = """\
@@ -113,6 +109,13 @@ def add(commands: Commands) -> None:
         help="answers per request from its grant, one after the other (default: 1)",
     )
     command.add_argument(
+        "--temperature",
+        type=float,
+        metavar="T",
+        help="of requests that state none; 0 gives the same answer every time "
+        "(default: 0 with --local and one sample, else the server's own)",
+    )
+    command.add_argument(
         "--gold",
         metavar="FILE",
         help="JSONL of custom_id, gold, grader: answers are graded, and a correct sample stops the rest",
@@ -131,18 +134,23 @@ def add(commands: Commands) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from shadowprice.cost import show, show_beside, show_spent
+    from shadowprice.cli.verdict import verdict, warnings
+    from shadowprice.cost import parse_budget
     from shadowprice.engine import Settings
+    from shadowprice.formats.requests import requests_from
     from shadowprice.runs import check_gold
 
+    if options.policy:
+        check_policy_name(options.policy, "index")
     out, errors = outputs(options, "answers")
     refuse_same_file(input=options.file, out=out, errors=errors, csv=options.csv)
     settings, tolerated = _settings(options), tolerance(options)
     teacher = _teacher(options)
     with ExitStack() as stack:
-        found = stack.enter_context(given(options))
-        folder = options.run_folder or ("requests.run" if out == "-" else f"{out}.run")
-        requests = _requests(options, found, folder, settings)  # before a model is fetched or started
+        found = stack.enter_context(given(options, temperature=_temperature(options)))
+        folder = run_folder(options, out)
+        requests = requests_from(found.requests, label=found.label)
+        parse_budget(options.budget, len(requests), settings["rates"])  # before a model is fetched or started
         gold = gold_for(options, found, requests)
         check_gold(gold, unsafe_code=options.unsafe_code)
         backend = make_backend(options, cache=Settings(**settings).accounting == "metered")
@@ -164,47 +172,15 @@ def run(options: argparse.Namespace) -> int:
                 from shadowprice.report.csv_results import write_csv
 
                 write_csv(Path(folder), standard_output() if options.csv == "-" else options.csv)
-            teaching, rates, policy, prices = run.teaching, run.settings.rates, run.policy, run.prices
+            said = verdict(run, summary, out=out, errors=errors, folder=folder)
+            teaching, rates = run.teaching, run.settings.rates
     talk = sys.stderr if "-" in (out, errors, options.csv) else sys.stdout
     if options.json:
-        print(json.dumps({**asdict(summary), "teacher": teaching}, indent=2), file=talk)
-    else:
-        more = show_beside(summary.usage, rates, prices)
-        rows = [
-            f"{count(summary.requests, 'request')}, {show(summary.budget, rates)}, policy {policy}",
-            f"  answered   {count(summary.count('finished', 'landed'), 'request')}, "
-            f"{summary.count('truncated'):,} more cut at their limit -> {out}",
-            f"  unanswered {summary.count('declined'):,} declined, {summary.count('failed'):,} failed, "
-            f"{summary.count('not_sent'):,} not sent -> {errors}",
-            *(f"  failed     {count(times, 'request')}: {cause}" for cause, times in summary.causes.items()),
-        ]
-        if summary.correct is not None:
-            where = where_programs_ran(summary.sandbox)
-            rows.append(f"  correct    {summary.correct:,} of {summary.graded:,} graded{where}")
-        spent = show_spent(summary.spent, summary.budget, rates)
-        rows.append(f"  spent      {spent}{more}; the account is in {folder}")
-        if summary.lost:
-            rows.append(f"  lost       {lost_in_words(summary.lost, rates)}")
-        if teaching:
-            rows.append(f"  teacher    {_in_words(teaching)}")
-        if policy in ("index", "expected") and summary.price:
-            rows.append(f"  price      1,000 more tokens would buy about {about(1000 * summary.price)} correct answers")
-        print("\n".join(rows), file=talk)
-    for warning in _warnings(summary, rates):
+        said = [json.dumps({**asdict(summary), "teacher": teaching}, indent=2)]
+    print("\n".join(said), file=talk)
+    for warning in warnings(summary, rates):
         print(f"warning: {warning}", file=sys.stderr)
     return EXHAUSTED if summary.count("declined", "failed", "not_sent") or summary.overspent else DONE
-
-
-def _requests(options: argparse.Namespace, found: Input, folder: str, settings: dict[str, Any]) -> list[Request]:
-    """The requests; raises InputError if the input, the budget or the run folder is invalid."""
-    from shadowprice.cost import parse_budget
-    from shadowprice.formats.requests import requests_from
-
-    if not options.resume and os.path.lexists(folder) and not (os.path.isdir(folder) and not os.listdir(folder)):
-        raise InputError("exists", path=folder, fix="--resume continues it; --run-folder names another")
-    requests = requests_from(found.requests, label=found.label)
-    parse_budget(options.budget, len(requests), settings["rates"])
-    return requests
 
 
 def _make_run(
@@ -250,6 +226,15 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def _temperature(options: argparse.Namespace) -> float | None:
+    """That of --temperature. By default a model on this machine answers the same every time."""
+    if options.temperature is None:
+        return 0.0 if options.local is not None and options.samples == 1 else None
+    if not 0 <= options.temperature < math.inf:
+        raise InputError(f"--temperature {options.temperature:g}", fix="give 0 or more")
+    return float(options.temperature)
+
+
 def _teacher(options: argparse.Namespace) -> Backend | None:
     """The model to ask for estimates; None: the model that answers, or no estimates."""
     if options.policy != "tale" and (options.teacher_url or options.teacher_model):
@@ -263,30 +248,3 @@ def _teacher(options: argparse.Namespace) -> Backend | None:
 
     key = os.environ.get("TEACHER_API_KEY") or "none"  # never the key of the server that answers
     return OpenAIBackend(options.teacher_url, options.teacher_model, api_key=key, timeout=_TEACHER_TIMEOUT)
-
-
-def _warnings(summary: Summary, rates: Rates) -> Iterator[str]:
-    """Violations by the server, and what they cost."""
-    from shadowprice.cost import show
-
-    for flag, times in summary.flags.items():
-        yield f"server violation: {flag} {times:,} times"
-    if summary.beyond_grants:
-        generated = show(summary.spent + summary.overspent, rates)
-        yield (
-            f"at least {generated} generated, {summary.overspent:,} of them beyond the budget; "
-            "the server's own count is unknown"
-        )
-    if summary.stopped:
-        fix = "an older server may obey --limit-field max_tokens; " if summary.flags.get("limit_ignored") else ""
-        yield f"{summary.stopped}; nothing more was sent ({fix}--resume continues)"
-
-
-def _in_words(teacher: dict[str, Any]) -> str:
-    """A summary of the teacher's estimates."""
-    whose = "of this budget" if teacher["charged"] else "not of this budget"
-    flags = "".join(f"; server violation: {flag} {times:,} times" for flag, times in teacher["flags"].items())
-    return (
-        f"{count(teacher['asked'], 'request')} asked about, {teacher['retried']:,} of them twice, "
-        f"{teacher['fell_back']:,} fell back on the forecast; {count(teacher['tokens'], 'token')}, {whose}{flags}"
-    )

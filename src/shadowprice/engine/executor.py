@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
@@ -28,7 +28,7 @@ import orjson
 
 from shadowprice.accounts.sqlite import Ledger, Settlement
 from shadowprice.backends.base import Backend, join
-from shadowprice.cost import TOKENS, Rates
+from shadowprice.cost import TOKENS, Rates, show
 from shadowprice.engine.breaker import Breaker
 from shadowprice.engine.scheduler import Report, Scheduler, Work
 from shadowprice.errors import BackendError, LimitViolated, Unavailable
@@ -38,6 +38,7 @@ from shadowprice.types import Completion, Result, Usage
 # Whether the answer to a request, by its id, is correct; None: unknown. Called in a thread, and at the end for
 # answers that were cut. A scheduler stops sampling at a correct one.
 Grader: TypeAlias = Callable[[str, Completion], "bool | None"]
+_TICK = 1.0  # seconds between two reports while answers are generated
 _POLL = 0.2  # seconds between two checks whether the execution was stopped, while work waits
 
 
@@ -63,7 +64,8 @@ class Progress:
     """The progress of an execution, passed to `on_event` whenever something has happened.
 
     After `stop` nothing more is sent, and what is under way is finished; `stopped` is the reason. `waiting` says what
-    is being waited for, if the server is unavailable.
+    is being waited for, if the server is unavailable. `generating` are the tokens of answers under way, which are not
+    in `spent` yet, as far as the backend knows them.
     """
 
     budget: int
@@ -75,10 +77,11 @@ class Progress:
     outcomes: Counter[str] = field(default_factory=Counter)
     waiting: str = ""
     stopped: str = ""
+    generating: int = 0
 
     def restart(self) -> None:
         """For another execution of the same run."""
-        self.running, self.waiting, self.stopped = 0, "", ""
+        self.running, self.generating, self.waiting, self.stopped = 0, 0, "", ""
         self.outcomes.clear()
 
     def stop(self, reason: str) -> None:
@@ -158,6 +161,8 @@ class _Loop:
 
     async def run(self) -> None:
         clock = asyncio.get_running_loop()
+        generating = getattr(self.backend, "generating", None)
+        ticker = asyncio.create_task(self._tick(generating)) if generating else None
         try:
             while True:
                 with self.ledger.together():  # one wait for the disk
@@ -179,9 +184,18 @@ class _Loop:
                 if self.crash is not None:
                     raise self.crash
         finally:
-            for task in self.under_way.values():
+            tasks = [*self.under_way.values(), *([ticker] if ticker else [])]
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*self.under_way.values(), return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _tick(self, generating: Callable[[], Awaitable[int]]) -> None:
+        """Reports every second while answers are generated: an event is otherwise the end of one."""
+        while True:
+            await asyncio.sleep(_TICK)
+            if self.under_way:
+                self.progress.generating = await generating()
+                self.on_event(self.progress)
 
     # --- sending -------------------------------------------------------------------------------
 
@@ -270,6 +284,8 @@ class _Loop:
         while self.ended:
             reservation, attempt, report = self.ended.popleft()
             del self.under_way[reservation]
+            if report.completion is not None:  # until the next tick counts again
+                self.progress.generating = max(0, self.progress.generating - report.completion.tokens)
             self._watch(attempt, report, now)
             again = self._again(attempt, report, now)
             result = None if again else self.scheduler.done(report._replace(attempts=attempt.tried + 1))
@@ -303,9 +319,10 @@ class _Loop:
         elif self.rates.priced and error is None and report.cost > work.bound:
             self.progress.stop(f"request {work.request.id!r:.80} cost more than its prompt and its limit can")
         if self.exposed > self.tolerance.exposure * self.ledger.budget + self.most_reserved:
+            believed = show(self.exposed, self.rates)
             self.progress.stop(
-                f"the server failed requests for {self.exposed:,} units in all and says that it generated nothing for "
-                f"them; more than that is not taken on its word; the last: {error}"
+                f"the server failed requests worth {believed} and says that they cost nothing: more than "
+                f"--exposure allows; the last: {error}"
             )
 
     def _again(self, attempt: _Attempt, report: Report, now: float) -> bool:
@@ -349,6 +366,7 @@ class _Loop:
     def _notify(self, now: float) -> None:
         progress = self.progress
         progress.spent, progress.running = self.ledger.spent, len(self.under_way)
+        progress.generating = progress.generating if self.under_way else 0
         progress.tokens = self.ledger.usage.output
         progress.price, progress.rounds = self.scheduler.price, len(self.scheduler.rounds)
         progress.waiting = self.breaker.describe(now) if self.repeated or self.under_way else ""

@@ -23,7 +23,7 @@ import orjson
 from shadowprice.errors import InputError
 from shadowprice.formats.batch import BatchLine, as_batch, parse_batch, read_batch, text_of
 from shadowprice.formats.jsonl import located, parse_object, read_lines
-from shadowprice.formats.questions import GRADERS, Gold, Question, gold_text
+from shadowprice.formats.questions import GRADERS, Gold, Question, gold_text, usual_grader
 from shadowprice.formats.rows import Row, form_of, read_rows
 from shadowprice.formats.templates import PLAIN, prompted
 
@@ -58,6 +58,7 @@ class Input:
     understood  what was found, in a line to show
     gold        correct answers by id, of the questions that have one
     template    the prompt that questions are put into; `system` goes before it, `model` is asked
+    temperature of requests that state none; None: the server's own
     """
 
     label: str
@@ -68,13 +69,14 @@ class Input:
     template: str = PLAIN
     system: str | None = None
     model: str | None = None
+    temperature: float | None = None
 
     @property
     def requests(self) -> str | list[dict[str, Any]]:
         """What `plan` and `Run` take: the path of a Batch file that goes as it is, or batch lines."""
         if self.path is None:
             return [self._record(question) for question in self.questions]
-        if self.template == PLAIN and not self.system:
+        if self.template == PLAIN and not self.system and self.temperature is None:
             return self.path
         return [self._in_template(line) for line in read_batch(self.path, self.label)]
 
@@ -93,7 +95,7 @@ class Input:
         return [Question(each.id, each.text, "", body=each.body) for each in lines]
 
     def _record(self, question: Question) -> dict[str, Any]:
-        body = prompted(question.request_body(), self.template, self.system)
+        body = self._filled(prompted(question.request_body(), self.template, self.system))
         if self.model:
             body = {"model": self.model, **body}
         return {"custom_id": question.id, "method": "POST", "url": "/v1/chat/completions", "body": body}
@@ -101,9 +103,12 @@ class Input:
     def _in_template(self, line: BatchLine) -> dict[str, Any]:
         record = parse_object(line.raw)
         try:
-            return {**record, "body": prompted(record["body"], self.template, self.system)}
+            return {**record, "body": self._filled(prompted(record["body"], self.template, self.system))}
         except InputError as error:
             raise located(error, self.label, line.number) from None
+
+    def _filled(self, body: dict[str, Any]) -> dict[str, Any]:
+        return body if self.temperature is None else {"temperature": self.temperature, **body}
 
 
 def read_input(
@@ -115,8 +120,9 @@ def read_input(
     template: str = PLAIN,
     system: str | None = None,
     model: str | None = None,
+    temperature: float | None = None,
 ) -> Input:
-    """Read a file; errors name it by `label`. `grader` replaces the graders that rows name."""
+    """Read a file; errors name it by `label`. `grader` replaces the graders that rows name; the rest is of `Input`."""
     path, fields = os.fspath(path), fields or Fields()
     label = label or path
     named = [name.casefold() for name in (fields.prompt, fields.gold, fields.id) if name]
@@ -125,7 +131,7 @@ def read_input(
     if form == "json" and not fields.prompt and (note := _batch_note(path, label)) is not None:
         if fields:
             raise InputError("is a Batch file, whose fields have fixed names", path=label, fix="leave out --...-field")
-        return Input(label, path, [], note, template=template, system=system)
+        return Input(label, path, [], note, template=template, system=system, temperature=temperature)
     rows = read_rows(path, label, form, known)
     first = next(rows, None)
     if first is None:
@@ -134,7 +140,7 @@ def read_input(
     questions = list(_questions(chain([first], rows), columns, grader, label))
     gold = {each.id: (each.gold, each.grader) for each in questions if each.gold}
     understood = f"{_counted(len(questions))} from {label}: {columns.in_words(form, questions)}"
-    return Input(label, None, questions, understood, gold, template, system, model)
+    return Input(label, None, questions, understood, gold, template, system, model, temperature)
 
 
 def _batch_note(path: str, label: str) -> str | None:
@@ -214,7 +220,8 @@ def _question(row: Mapping[str, Any], columns: _Columns, grader: str | None) -> 
         what = f"has {others[0]}, and the first line has {columns.prompt}" if others else f"no {columns.prompt}"
         raise InputError(what, fix="write all lines in one form" if others else "give every line a question")
     text, body = _prompt(row[columns.prompt], columns.prompt)
-    grader = grader or row.get("grader") or "math"
+    gold = gold_text(row.get(columns.gold), columns.gold) if columns.gold else ""
+    grader = grader or row.get("grader") or usual_grader(gold)
     if grader not in GRADERS:
         raise InputError(f"unknown grader {grader!r:.40}", fix=f"choose one of {', '.join(GRADERS)}")
     name = row.get(columns.id) if columns.id else None
@@ -223,7 +230,7 @@ def _question(row: Mapping[str, Any], columns: _Columns, grader: str | None) -> 
     return Question(
         id="" if name is None else str(name).strip(),
         problem=text,
-        gold=gold_text(row.get(columns.gold), columns.gold) if columns.gold else "",
+        gold=gold,
         dataset=str(row.get("dataset") or ""),
         grader=grader,
         body=body,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -15,6 +16,7 @@ from shadowprice.formats.jsonl import located, read_objects
 
 # Names of the graders of `shadowprice.grading`.
 GRADERS = ("math", "exact", "numeric", "code")
+_WORDS = re.compile(r"[^\W\d_]{2,}(?:[\s'’.,-]+[^\W\d_]+)*[.!]?")  # a name, a word or a sentence
 
 
 @dataclass(frozen=True)
@@ -49,16 +51,22 @@ def gold_text(value: Any, name: str | None = "gold") -> str:
     return str(value).rpartition("####")[2].strip()
 
 
+def usual_grader(gold: str) -> str:
+    """The grader of a correct answer that names none: words are compared as text, everything else as mathematics."""
+    return "exact" if _WORDS.fullmatch(gold) else "math"
+
+
 def read_gold(path: str | os.PathLike[str]) -> Gold:
     """Correct answers by request, from JSON lines `{custom_id, gold}`, optionally with `grader`."""
     found: dict[str, tuple[str, str]] = {}
     for number, record in read_objects(path, form=_FORM):
-        name, grader = record.get("custom_id"), record.get("grader") or "math"
+        name = record.get("custom_id")
         try:
             if not isinstance(name, str | int) or isinstance(name, bool) or name == "":
                 raise InputError("no custom_id", fix=f"write {_FORM}")
             if not (gold := gold_text(record.get("gold"))):
                 raise InputError("no gold", fix=f"write {_FORM}")
+            grader = record.get("grader") or usual_grader(gold)
             if grader not in GRADERS:
                 raise InputError(f"unknown grader {grader!r:.40}", fix=f"choose one of {', '.join(GRADERS)}")
             if str(name) in found:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar, get_args
 import orjson
 
 from shadowprice.errors import InputError
+from shadowprice.formats.fixes import fix_for
 from shadowprice.types import Completion, Failure, Outcome, Result, Usage
 
 # The code of a declined request in the error file.
@@ -32,6 +33,8 @@ def result_line(result: Result) -> bytes:
     if result.completion is None:
         failure = result.failure or Failure(result.outcome, result.outcome.replace("_", " "))
         error = {"code": failure.code, "message": failure.message, **failure.details}
+        if result.outcome in ("failed", "not_sent"):
+            error["fix"] = fix_for(failure.code, failure.message)
         record = {"id": None, "custom_id": result.id, "response": None, "error": error}
         return orjson.dumps({**record, "shadowprice": own | dict(result.extra)})
     answer = result.completion
@@ -70,7 +73,7 @@ def _parse_result(line: bytes) -> Result:
     own = record["shadowprice"]
     answer, failure = None, None
     if record["error"]:
-        details = {name: value for name, value in record["error"].items() if name not in ("code", "message")}
+        details = {name: value for name, value in record["error"].items() if name not in ("code", "message", "fix")}
         failure = Failure(_of(record["error"]["code"], str), _of(record["error"]["message"], str), details)
     else:
         body = record["response"]["body"]

@@ -39,11 +39,14 @@ class Config:
     quick: bool = False
 
 
+_PAPER = Config()
+
+
 def reproduce(
     traces: Sequence[Trace],
     train: Sequence[Trace] = (),
     forecaster: Forecaster | None = None,
-    config: Config = Config(),
+    config: Config = _PAPER,
     *,
     progress: Progress = lambda done, total, name: None,
     about: Mapping[str, Any] | None = None,

@@ -13,8 +13,8 @@ from typing import Any
 from shadowprice.accounts.view import REQUESTS, Account, Attempt, RequestView, is_estimate, read_account
 from shadowprice.cost import ALL_TOKENS, Rates, show
 from shadowprice.formats.asked import Asked, read_asked
+from shadowprice.formats.fixes import fix_for
 from shadowprice.formats.results import DECLINED
-from shadowprice.report.fixes import fix_for
 from shadowprice.report.labels import Variant
 from shadowprice.report.uniform import Uniform, uniform
 from shadowprice.report.waterfall import Step

@@ -5,20 +5,23 @@ from __future__ import annotations
 import re
 
 _AGAIN = "then --resume"
+_EMPTY = r"insufficient_quota|your (current )?quota|: 402\b"
+_MODEL = r"model_not_found|: 404\b|no model\b|(invalid|unknown) model|\bmodel\b.{0,80}not (exist|found)"
 # The first pattern that is found in `code: message` counts. Changing a request makes it a new run.
 _FIXES = [
-    (r"insufficient_quota|: 402\b", f"the account is empty: add credit, or use another key; {_AGAIN}"),
-    (r": 40[13]\b", f"check the key in $OPENAI_API_KEY and its permissions; {_AGAIN}"),
-    (r"model_not_found|: 404\b|no model\b", f"check --model and --base-url; {_AGAIN} if both stay the same"),
+    (_EMPTY, f"the account is empty: add credit, or use another key; {_AGAIN}"),
+    (r": 40[13]\b|api.key", f"check the key in $OPENAI_API_KEY and its permissions; {_AGAIN}"),
+    (_MODEL, f"check --model and --base-url; {_AGAIN}"),
     (r": 405\b|redirect", "check --base-url: it usually ends in /v1"),
     (r": 429\b", f"the server limits the rate of requests: a smaller --concurrency, {_AGAIN}"),
-    (r": 503\b|answered 503", "the server was overloaded, or still loading: --resume later"),
+    (r": 503\b|answered 503", "the server is overloaded or still loading: --resume later"),
     (r"--context \d", f"raise --context to that; {_AGAIN}"),
     (r": 413\b|context.length|too long|maximum context", "shorten the request, in a new run"),
     (r": 4\d\d\b|request_refused", "the server refuses the request itself: correct it, in a new run"),
     (r"no connection|connection refused|unknown host|name resolution", f"is the server up at --base-url? {_AGAIN}"),
+    (r"not a completion", "check --base-url: something else answers there"),
     (r"in time|timed? ?out", f"the server is slow or hangs: a smaller --concurrency, {_AGAIN}"),
-    (r"too much|ignore[sd] (a|its|the) limit", "the server ignores limits: --limit-field max_tokens may help"),
+    (r"too much|ignore[sd] (a|its|the) limit", f"an older server may obey --limit-field max_tokens; {_AGAIN}"),
     (r": 5\d\d\b|connection (broke|was lost)|reported an error", f"check the server's log; {_AGAIN}"),
     (r"no_trace|not_recorded", "there is no recorded answer to this request"),
 ]
@@ -26,6 +29,6 @@ _PATTERNS = [(re.compile(pattern, re.IGNORECASE), fix) for pattern, fix in _FIXE
 
 
 def fix_for(code: str, message: str) -> str:
-    """What to do about a failure, in one line."""
+    """What to do about a failure, in one line. `code` may be empty: then the message begins with the status."""
     text = f"{code}: {message}"
     return next((fix for pattern, fix in _PATTERNS if pattern.search(text)), "--resume tries again")

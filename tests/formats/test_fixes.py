@@ -1,10 +1,8 @@
-"""What to do about a request that failed."""
-
-from __future__ import annotations
+"""Every failure comes with something to do about it."""
 
 import pytest
 
-from shadowprice.report.fixes import fix_for
+from shadowprice.formats.fixes import fix_for
 
 
 @pytest.mark.parametrize(
@@ -15,7 +13,7 @@ from shadowprice.report.fixes import fix_for
         ("request_refused", "429: insufficient_quota", "add credit"),
         ("backend_unavailable", "429: slow down", "--concurrency"),
         ("backend_unavailable", "503: loading model", "later"),
-        ("backend_unavailable", "no connection: Cannot connect to host 127.0.0.1:9", "--base-url"),
+        ("backend_unavailable", "no connection (127.0.0.1:9): Network is unreachable", "--base-url"),
         ("backend_unavailable", "the server did not answer in time", "slow or hangs"),
         ("request_refused", "400: This model's maximum context length is 4096 tokens", "shorten"),
         ("request_refused", "400: messages must alternate", "correct it"),
@@ -26,6 +24,11 @@ from shadowprice.report.fixes import fix_for
         ("backend_unavailable", "the connection broke", "log"),
         ("no_trace", "no such prompt", "no recorded answer"),
         ("anything", "unheard of", "--resume tries again"),
+        ("", "401: invalid_api_key: Incorrect API key", "OPENAI_API_KEY"),
+        ("", "400: Invalid model name passed in model=m", "--model"),
+        ("", "connection refused (127.0.0.1:9)", "is the server up"),
+        ("", "the server refuses every request: 404: no such model", "--model"),
+        ("", "the server's answer is not a completion (text/html)", "something else answers there"),
     ],
 )
 def test_every_kind_of_failure_has_one(code, message, fix):

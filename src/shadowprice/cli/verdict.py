@@ -1,0 +1,89 @@
+"""What `run` says at the end: what became of the requests, what it cost, and what more would have bought."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from shadowprice.cli.common import about, count, lost_in_words, where_programs_ran
+from shadowprice.cost import Rates, show, show_beside, show_spent
+from shadowprice.formats.fixes import fix_for
+
+if TYPE_CHECKING:
+    from shadowprice.runs import Run, Summary
+
+_PRICED = ("index", "expected")  # policies whose price is in correct answers, which can be counted
+
+
+def verdict(run: Run, summary: Summary, *, out: str, errors: str, folder: str) -> list[str]:
+    """The lines of the summary."""
+    rates = run.settings.rates
+    rows = [
+        f"{count(summary.requests, 'request')}, {show(summary.budget, rates)}, policy {run.policy}",
+        f"  answered   {count(summary.count('finished', 'landed'), 'request')}, "
+        f"{summary.count('truncated'):,} more cut short -> {out}",
+        f"  unanswered {summary.count('declined'):,} declined, {summary.count('failed'):,} failed, "
+        f"{summary.count('not_sent'):,} not sent -> {errors}",
+    ]
+    for cause, times in summary.causes.items():
+        fix = "" if summary.stopped else f" ({fix_for('', cause)})"  # what stopped the run has a line of its own
+        rows.append(f"  failed     {count(times, 'request')}: {cause}{fix}")
+    if summary.graded:
+        where = where_programs_ran(summary.sandbox)
+        rows.append(f"  correct    {summary.correct:,} of {summary.graded:,} graded{where}")
+    spent = show_spent(summary.spent, summary.budget, rates)
+    rows.append(f"  spent      {spent}{show_beside(summary.usage, rates, run.prices)}; the account is in {folder}")
+    if summary.lost:
+        rows.append(f"  lost       {lost_in_words(summary.lost, rates)}")
+    if run.teaching:
+        rows.append(f"  teacher    {_of_teacher(run.teaching)}")
+    if run.policy in _PRICED and (worth := _worth_of_more(summary, rates)):
+        rows.append(f"  price      {worth}")
+    return rows
+
+
+def warnings(summary: Summary, rates: Rates) -> Iterator[str]:
+    """What was wrong with the server, what it cost, and what to do."""
+    for flag, times in summary.flags.items():
+        yield f"server violation: {flag} {times:,} times"
+    if summary.beyond_grants:
+        generated = show(summary.spent + summary.overspent, rates)
+        yield (
+            f"at least {generated} generated, {summary.overspent:,} of them beyond the budget; "
+            "the server's own count is unknown"
+        )
+    if summary.stopped:
+        yield stopped_in_words(summary.stopped)
+
+
+def stopped_in_words(reason: str) -> str:
+    """Why nothing more was sent, and what to do about it."""
+    return f"{reason.rstrip('.')}; nothing more was sent ({fix_for('', reason)})"
+
+
+def _worth_of_more(summary: Summary, rates: Rates) -> str:
+    """What a little more would have bought, at the price of the last clearing.
+
+    The price holds for the next tokens only, so that little is 1,000 tokens or a tenth of the budget; and no more
+    answers can be bought than there are requests that the budget left without one.
+    """
+    waiting = summary.count("declined", "truncated")
+    served = not summary.count("declined") and summary.spent < summary.budget  # what was cut has limits of its own
+    if not waiting or served or not summary.price or summary.stopped:
+        return ""
+    units = max(1, summary.budget // 10)
+    if not rates.money:
+        units = min(1000, units)
+    tokens = units * 10**6 / rates.output
+    answers = min(tokens * summary.price, waiting)
+    return f"{show(units, rates).replace(' token', ' more token')} would buy about {about(answers)} correct answers"
+
+
+def _of_teacher(teacher: dict[str, Any]) -> str:
+    """A summary of the teacher's estimates."""
+    whose = "of this budget" if teacher["charged"] else "not of this budget"
+    flags = "".join(f"; server violation: {flag} {times:,} times" for flag, times in teacher["flags"].items())
+    return (
+        f"{count(teacher['asked'], 'request')} asked about, {teacher['retried']:,} of them twice, "
+        f"{teacher['fell_back']:,} fell back on the forecast; {count(teacher['tokens'], 'token')}, {whose}{flags}"
+    )
