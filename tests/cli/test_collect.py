@@ -75,7 +75,7 @@ class TestTheCommand:
         with hostile.Server(overshoots(5)) as server:
             assert command(questions(20), out, server, "--max-tokens", 9) == 3
             assert len(server.requests) <= 8
-        assert "nothing more was sent to it" in capsys.readouterr().err
+        assert "nothing more was sent" in capsys.readouterr().err
         assert {(t.tokens, tuple(t.extra["flags"])) for t in read_traces(out)} == {(14, ("limit_ignored",))}
 
     def test_only_the_same_collection_is_resumed(self, tmp_path, questions, capsys):

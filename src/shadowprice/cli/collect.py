@@ -110,7 +110,8 @@ def collect(options: argparse.Namespace) -> int:
     tolerated = tolerance(options)
     refuse_same_file(input=options.file, out=options.out)
     place = run_folder(options, options.out)
-    refuse_run(options, place)
+    if not options.so_far:
+        refuse_run(options, place)
     refuse_existing(options, options.out)
     check_writable(options.out)
     questions, identity = _questions(options)
