@@ -54,7 +54,7 @@ class TestCreating:
             place.write_text("precious")
         else:
             place.symlink_to(tmp_path / "nowhere")
-        with pytest.raises(InputError, match=r"run: exists \(--resume continues it; --run-folder names another\)$"):
+        with pytest.raises(InputError, match=r"run: exists \(--resume continues its run; to start a new one, "):
             RunFolder.create(place, 1, {})
         assert os.listdir(tmp_path) == ["run"]
         assert what != "file" or place.read_text() == "precious"
@@ -88,13 +88,20 @@ class TestResuming:
             ({"budget": 99}, r"another budget \(100, now 99\)"),
         ],
     )
-    def test_another_run_is_refused(self, folder, change, problem):
+    def test_another_run_is_refused_once_something_was_paid_for(self, folder, change, problem):
+        folder.ledger.settle(folder.ledger.reserve("a", 20), 15)
         folder.ledger.close()
         with pytest.raises(
             InputError, match=rf"was started with {problem} \(resume with the same, or start a new run\)"
         ):
             resumed(folder.path, **change)
         resumed(folder.path).ledger.close()  # and the refusal keeps no lock
+
+    def test_a_run_that_has_cost_nothing_starts_anew_with_other_settings(self, folder):
+        folder.ledger.close()
+        again = resumed(folder.path, policy="uniform")
+        assert (again.manifest["asked"]["policy"], again.ledger.spent) == ("uniform", 0)
+        again.ledger.close()
 
     def test_the_ledger_of_another_run_is_refused_and_not_kept_open(self, folder, tmp_path):
         folder.ledger.close()
