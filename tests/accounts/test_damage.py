@@ -217,9 +217,11 @@ class TestTheDatabase:
             os.unlink(f"{left}-wal")
         assert check(left, killed)
 
-    def test_without_it_there_is_no_ledger(self, left):
-        left.unlink()
-        assert refused(left).startswith("no such ledger")
+    @pytest.mark.parametrize("content", [None, b"", b"no database" * 1000])
+    def test_without_it_the_mark_says_what_is_left_of_the_budget(self, left, killed, content):
+        Path(f"{left}-wal").unlink()
+        left.unlink() if content is None else left.write_bytes(content)
+        assert refused(left).endswith(f"by its mark, {BUDGET - killed.available:,} units were spent or reserved)")
 
 
 class TestTheMark:

@@ -169,9 +169,9 @@ def test_balances_add_up():
     found = balances_of(*(entry._replace(answered=entry.id in (6, 7)) for entry, _ in WRITTEN[1:6]))
     assert (found.reserved, found.charged, found.spent, found.available) == (0, 13, 13, 87)
     assert (found.output, found.input, found.cached) == (13, 7, 1)
-    assert (found.answered, found.noted, found.last) == ({"a"}, {"b": 4}, 6)
+    assert (found.answered, found.noted, found.last) == ({"a": 6}, {"b": 4}, 6)
     found.add(Entry(7, "record", "b", None, 0, None, True))
-    assert (found.answered, found.noted) == ({"a", "b"}, {})
+    assert (found.answered, found.noted) == ({"a": 6, "b": 7}, {})
 
 
 def test_what_exceeds_a_grant_is_counted_and_never_taken_from_other_reservations():

@@ -171,6 +171,14 @@ class TestNotes:
         assert list(ledger.notes()) == [("b", b"declined"), ("a", b"declined")]
         assert balances(ledger) == (100, 0, 0, 0)
 
+    def test_a_request_has_one_line_the_result_or_the_latest_note(self, ledger):
+        assert ledger.line("a") is None
+        ledger.note("a", b"first")
+        ledger.note("a", b"second")
+        assert ledger.line("a") == b"second"
+        ledger.settle(ledger.reserve("a", 5), 3, result=b"result")
+        assert ledger.line("a") == b"result"
+
     def test_a_note_is_not_a_result(self, ledger):
         ledger.note("a", b"declined")
         assert not ledger.has_result("a")

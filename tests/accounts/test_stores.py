@@ -65,7 +65,7 @@ class TestAFile:
         store.confirm(13)
         store.close()
         again = FileStore(path)
-        assert (again.balances.spent, again.balances.last, again.balances.answered) == (13, 7, {"a", "b"})
+        assert (again.balances.spent, again.balances.last, again.balances.answered) == (13, 7, {"a": 6, "b": 7})
         again.append([(Entry(8, "note", "c", None, 0), b"waits")], wait=False)
         again.confirm(13)
         assert list(again.lines("note")) == [(4, "b", b"failed"), (8, "c", b"waits")]

@@ -1,4 +1,6 @@
-"""The account of a run.
+"""The account of a run, and the accounts of a gateway.
+
+Of a run:
 
 manifest  the settings of a run, checked
 sqlite    `Ledger`: what is promised, and the methods
@@ -8,4 +10,12 @@ mark      the latest entry, in a second file
 damage    whether entries are lost or changed, and what is charged then
 lock      one writer at a time
 view      a run folder, read and never written
+
+Of a gateway:
+
+windows   when a budget refills
+tree      `Tree`: what is promised, and how one process reserves and settles
+counters  numbers that survive kill -9
+owner     the database of all processes: SQLite, for one machine
+postgres  the same for several machines
 """

@@ -167,7 +167,7 @@ class Balances:
         self.output = self.input = self.cached = 0
         self.last = 1  # number of the latest entry
         self.open: dict[int, tuple[str, int]] = {}  # reservation: request, grant
-        self.answered: set[str] = set()
+        self.answered: dict[str, int] = {}  # request with a result: the entry that has it
         self.noted: dict[str, int] = {}  # request without a result: its latest note
 
     @property
@@ -228,7 +228,7 @@ class Balances:
         if answered:
             if request in self.answered:
                 raise LedgerError(f"entry {number} is a second result of request {request!r}")
-            self.answered.add(request)
+            self.answered[request] = number
             self.noted.pop(request, None)
         self.last = number
 

@@ -66,6 +66,8 @@ def _check(manifest: Any) -> None:
     _all(manifest.get("files") or {}, str, "files")
     rates = manifest["asked"].get("rates") or {}
     _all({name: rate for name, rate in rates.items() if name != "unit"}, int, "rates")
+    if rates.get("output", 1) < 1 or min(rates.get("input", 0), rates.get("cached", 0)) < 0:
+        raise TypeError("its rates are not prices")
     _all(dict(enumerate(manifest.get("sandboxes") or ())), str, "sandboxes")
     if manifest["budget"] < 0:
         raise TypeError("its budget is negative")

@@ -40,8 +40,9 @@ has no file, and nothing survives it.
 It is written before a method returns. Opening checks all rows, and that the row of the mark is among them (after a
 restart of the machine: the latest row that had waited for the disk). So a killed run whose database, log (-wal) or mark
 was cut, changed, deleted or exchanged for an older one is refused, even if SQLite opens it; its index (-shm) is
-rebuilt. Not noticed: database, log and mark exchanged for older ones together, or forged together; and damage to the
-latest rows that comes together with a power cut or with damage to the mark.
+rebuilt. Not noticed: log and mark exchanged for older ones together, with the database if it has changed since then;
+files that are forged together; and damage to the latest rows that comes together with a power cut or with damage to the
+mark.
 
 A refused ledger is left unchanged. `accept_loss` continues with the rows before the damage: open
 reservations are charged in full, and `loss` is what the mark says was committed beyond that; all that is left, if the
@@ -280,6 +281,11 @@ class Ledger:
 
     def has_result(self, request: str) -> bool:
         return request in self._balances.answered
+
+    def line(self, request: str) -> bytes | None:
+        """The result of a request, or its latest note; None if it has neither."""
+        number = self._balances.answered.get(request) or self._balances.noted.get(request)
+        return None if number is None else self._readable().line(number)
 
     def results(self) -> Iterator[tuple[str, bytes]]:
         """Request and result, in the order of their arrival; a request has one at most."""

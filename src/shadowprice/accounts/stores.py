@@ -11,7 +11,16 @@ from time import monotonic
 from typing import Protocol, TypeAlias
 
 from shadowprice.accounts.damage import LOGS, UNREADABLE, Damaged, Journal, new_database, one_line, salvage
-from shadowprice.accounts.journal import INSERT, NO_DIGEST, Entry, OldJournal, Value, check_tables, read_entries
+from shadowprice.accounts.journal import (
+    INSERT,
+    NO_DIGEST,
+    Entry,
+    OldJournal,
+    Value,
+    check_tables,
+    read_entries,
+    read_line,
+)
 from shadowprice.accounts.lock import Lock, beside
 from shadowprice.accounts.mark import MarkFile, Point, read_mark
 from shadowprice.errors import LedgerError
@@ -23,7 +32,6 @@ from shadowprice.formats.files import sync_folder, write_problem
 # so those wait only if nothing has waited for this many seconds.
 _PATIENCE = 1.0
 _PAGES = 250  # of 4 kB in the log before they are moved into the database: as many as damage to the log can lose
-_ADVICE = "start a new run with what is left of the budget"
 
 Row: TypeAlias = tuple[Entry, bytes | None]  # an entry and its result, chunk or note
 
@@ -45,6 +53,9 @@ class Store(Protocol):
 
     def lines(self, *kinds: str) -> Iterator[tuple[int, str, bytes]]:
         """Number, request and line of the entries of these kinds that have one."""
+
+    def line(self, number: int) -> bytes:
+        """The line of an entry that has one."""
 
     def close(self) -> None: ...
 
@@ -74,6 +85,9 @@ class MemoryStore:
             if entry.kind in kinds and line is not None and entry.request is not None:
                 yield entry.id, entry.request, line
 
+    def line(self, number: int) -> bytes:
+        return self._rows[number - 1][1] or b""
+
     def close(self) -> None:
         self._rows = []
 
@@ -97,7 +111,7 @@ class FileStore:
 
     def __init__(self, path: Path, *, accept_loss: bool = False) -> None:
         if not os.path.isfile(path):
-            raise LedgerError(f"{path}: no such ledger ({_ADVICE})")
+            raise LedgerError(f"{path}: no such ledger ({_advice(path)})")
         self.path = path
         self._waiting: bool | None = None  # for the disk; None: not decided yet
         self._waited = 0.0
@@ -116,7 +130,7 @@ class FileStore:
             except (OSError, sqlite3.OperationalError) as error:
                 raise LedgerError(f"{path}: cannot be opened: {write_problem(path, error)}") from None
             except (*UNREADABLE, LedgerError) as error:
-                raise LedgerError(f"{path}: not a valid ledger: {one_line(error)} ({_ADVICE})") from None
+                raise LedgerError(f"{path}: not a valid ledger: {one_line(error)} ({_advice(path)})") from None
             resources.callback(self._close_mark)
             self.balances, self._last, self._digest = journal.balances, journal.reached.id, journal.reached.digest
             self._resources = resources.pop_all()
@@ -189,6 +203,12 @@ class FileStore:
         except UNREADABLE as error:
             raise LedgerError(f"{self}: cannot be read: {one_line(error)}") from None
 
+    def line(self, number: int) -> bytes:
+        try:
+            return read_line(self._db, number)
+        except UNREADABLE as error:
+            raise LedgerError(f"{self}: cannot be read: {one_line(error)}") from None
+
     def close(self) -> None:
         self._resources.close()
 
@@ -218,6 +238,12 @@ def _open(path: Path, *, accept_loss: bool) -> tuple[sqlite3.Connection, Journal
             raise Damaged(journal.refusal())
         salvage(path, db, journal)
     return _open(path, accept_loss=False)
+
+
+def _advice(path: Path) -> str:
+    """What to do about a ledger that cannot be continued; its mark may still know what is left."""
+    advice, mark = "start a new run with what is left of the budget", read_mark(path)
+    return f"{advice}: by its mark, {mark.written.committed:,} units were spent or reserved" if mark else advice
 
 
 def _write_new(path: Path, budget: int) -> None:

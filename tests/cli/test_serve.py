@@ -1,0 +1,22 @@
+import pytest
+
+from shadowprice.cli import main
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["--upstream", "nowhere", "--budget", "10"], "not an address"),
+        (["--upstream", "http://x/v1", "--budget", "1M/week"], "unknown window"),
+        (["--upstream", "http://x/v1", "--budget", "1/day", "--budget", "2/day"], "same window"),
+        (["--upstream", "http://x/v1", "--budget", "10", "--port", "70000"], "--port 70000"),
+        (["--upstream", "http://x/v1", "--budget", "10", "--price", "-1"], "--price -1"),
+        (["--upstream", "http://x/v1", "--budget", "10", "--max-tokens", "0"], "--max-tokens 0"),
+    ],
+)
+def test_a_bad_option_is_one_line(options, problem, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert main(["serve", *options]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert problem in line
+    assert list(tmp_path.iterdir()) == []

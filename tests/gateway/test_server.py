@@ -1,0 +1,319 @@
+"""A gateway process in front of a real server that counts its own tokens."""
+
+import asyncio
+import io
+import json
+import signal
+import socket
+from contextlib import suppress
+from urllib.parse import urlsplit
+
+import aiohttp
+import pytest
+
+from ..backends.hostile import Server
+from .upstream import LENGTH, gateway, model
+
+CHAT = {"model": "m", "messages": [{"role": "user", "content": "What is 2 + 3?"}]}
+ADMIN = {"Authorization": "Bearer admin-secret-key"}
+
+
+@pytest.fixture
+def upstream():
+    with Server(model) as server:
+        yield server
+
+
+async def post(session, url, body=CHAT, path="/chat/completions", **headers):
+    async with session.post(url + path, json=body, headers=headers) as response:
+        return response.status, await response.read(), response.headers
+
+
+def run(work):
+    async def main():
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as session:
+            return await work(session)
+
+    return asyncio.run(main())
+
+
+async def spent(session, url, account="all total"):
+    async with session.get(url.removesuffix("/v1") + "/admin/budgets", headers=ADMIN) as response:
+        balance = (await response.json())[account]
+        return balance["spent"] + balance["reserved"]
+
+
+def test_an_answer_passes_and_is_charged_what_it_used(upstream, tmp_path):
+    with gateway(upstream.url, tmp_path) as (url, _):
+
+        async def work(session):
+            status, content, headers = await post(session, url, {**CHAT, "max_tokens": 50, "odd": {"a": 1}})
+            assert status == 200
+            assert json.loads(content)["choices"][0]["odd"] == [1]
+            assert upstream.requests[-1].body == {**CHAT, "max_tokens": 50, "odd": {"a": 1}}
+            assert headers["x-shadowprice-decision"] == "granted"
+            assert headers["x-shadowprice-grant"] == "50"
+            assert headers["x-ratelimit-limit-tokens"] == "2000"
+            assert await spent(session, url) == upstream.generated == 50
+            async with session.get(url + "/models") as response:
+                assert (await response.json())["data"][0]["id"] == "m"
+
+        run(work)
+
+
+def test_a_stream_arrives_as_it_was_sent_without_the_usage_that_was_not_asked_for(upstream, tmp_path):
+    with gateway(upstream.url, tmp_path) as (url, _):
+
+        async def work(session):
+            _, content, _ = await post(session, url, {**CHAT, "stream": True})
+            events = [json.loads(line[6:]) for line in content.split(b"\n\n") if line.startswith(b"data: {")]
+            assert all(event["choices"] for event in events)
+            assert content.endswith(b"data: [DONE]\n\n")
+            assert len(events) == LENGTH + 1
+            asked = {**CHAT, "stream": True, "stream_options": {"include_usage": True}}
+            assert b'"completion_tokens"' in (await post(session, url, asked))[1]
+            assert await spent(session, url) == upstream.generated == 2 * LENGTH
+
+        run(work)
+
+
+@pytest.mark.parametrize("budget", ["2000", "2000/day rolling"])
+def test_many_clients_at_once_never_exceed_the_budget(upstream, tmp_path, budget):
+    with gateway(upstream.url, tmp_path, budget=budget) as (url, _):
+
+        async def work(session):
+            bodies = [{**CHAT, "stream": bool(i % 2), **({"max_tokens": 90} if i % 3 else {})} for i in range(150)]
+            answers = await asyncio.gather(*(post(session, url, body) for body in bodies))
+            assert {status for status, _, _ in answers} == {200, 402}
+            declined = json.loads(next(content for status, content, _ in answers if status == 402))["error"]
+            assert (declined["type"], declined["code"]) == ("insufficient_quota", "budget_exhausted")
+            assert all(h["x-should-retry"] == "false" for status, _, h in answers if status == 402)
+            assert upstream.generated <= 2000
+            for _ in range(40):  # one by one, until nothing is left
+                await post(session, url)
+            assert 2000 - 16 < upstream.generated <= 2000
+
+        run(work)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_idempotency_key_is_answered_once_whatever_races(upstream, tmp_path, stream):
+    with gateway(upstream.url, tmp_path) as (one, _), gateway(upstream.url, tmp_path) as (two, _):
+
+        async def work(session):
+            body, key = {**CHAT, "max_tokens": 30, "stream": stream}, {"Idempotency-Key": "k1"}
+            answers = await asyncio.gather(*(post(session, (one, two)[i % 2], body, **key) for i in range(12)))
+            assert {(status, content) for status, content, _ in answers} == {(200, answers[0][1])}
+            assert len(upstream.requests) == 1
+            assert upstream.generated == 30
+            assert (await post(session, one, {**body, "max_tokens": 31}, **key))[0] == 422
+            assert (await post(session, one, body, **{"Idempotency-Key": "k2"}))[0] == 200
+            assert upstream.generated == 60
+
+        run(work)
+
+
+def test_two_gateways_on_one_ledger_share_the_budget(upstream, tmp_path):
+    with gateway(upstream.url, tmp_path) as (one, _), gateway(upstream.url, tmp_path) as (two, _):
+
+        async def work(session):
+            bodies = [{**CHAT, "max_tokens": 60, "stream": bool(i % 2)} for i in range(120)]
+            await asyncio.gather(*(post(session, (one, two)[i % 2], body) for i, body in enumerate(bodies)))
+            assert upstream.generated <= 2000
+            for i in range(30):
+                await post(session, (one, two)[i % 2], {**CHAT, "max_tokens": 60})
+            assert 1900 < upstream.generated <= 2000
+
+        run(work)
+
+
+def test_killed_and_restarted_it_never_exceeds_the_budget(upstream, tmp_path):
+    for _ in range(6):
+        with gateway(upstream.url, tmp_path) as (url, process):
+
+            async def work(session, url=url, process=process):
+                tasks = [
+                    asyncio.create_task(post(session, url, {**CHAT, "stream": True, "max_tokens": 60}))
+                    for _ in range(6)
+                ]
+                await asyncio.sleep(0.05)
+                process.kill()
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+            run(work)
+        assert upstream.generated <= 2000
+    assert upstream.generated > 500
+
+
+def test_a_client_that_leaves_closes_the_upstream_and_is_charged_what_was_seen(tmp_path):
+    async def slow(request, reply):
+        await reply.head()
+        for number in range(LENGTH):
+            await reply.piece(f"w{number} ")
+            await asyncio.sleep(0.02)
+
+    with Server(slow) as upstream, gateway(upstream.url, tmp_path) as (url, _):
+
+        async def work(session):
+            async with session.post(url + "/chat/completions", json={**CHAT, "stream": True}) as response:
+                await response.content.readany()
+            assert await asyncio.to_thread(upstream.saw_hang_up, 5)
+            await asyncio.sleep(0.3)
+            assert upstream.generated <= await spent(session, url) < 100
+
+        run(work)
+
+
+def test_an_upstream_that_ignores_its_limit_is_cut_off_and_gets_no_more(tmp_path):
+    async def endless(request, reply):
+        await reply.head()
+        for number in range(5000):
+            await reply.piece(f"w{number} ")
+            await asyncio.sleep(0.001)
+
+    with Server(endless) as upstream, gateway(upstream.url, tmp_path) as (url, _):
+
+        async def work(session):
+            await post(session, url, {**CHAT, "stream": True, "max_tokens": 40})
+            assert upstream.saw_hang_up(5)
+            assert upstream.generated < 1000
+            assert await spent(session, url) > 40
+            assert (await post(session, url))[0] == 503
+            assert len(upstream.requests) == 1
+
+        run(work)
+
+
+def test_errors_of_the_upstream_pass_and_cost_what_they_may_have_generated(tmp_path):
+    async def broken(request, reply):
+        await reply.error(request.body["status"], "no")
+
+    with Server(broken) as upstream, gateway(upstream.url, tmp_path) as (url, _):
+
+        async def work(session):
+            for status, cost in ((429, 0), (401, 0), (400, 0), (500, 70)):
+                before = await spent(session, url)
+                answered, content, _ = await post(session, url, {**CHAT, "status": status, "max_tokens": 70})
+                assert answered == status
+                assert json.loads(content)["error"]["message"] == "no"
+                assert await spent(session, url) - before == cost
+
+        run(work)
+
+
+def test_a_server_that_cannot_be_reached_costs_nothing(tmp_path):
+    with gateway("http://127.0.0.1:1/v1", tmp_path) as (url, _):
+
+        async def work(session):
+            assert (await post(session, url))[0] == 502
+            assert await spent(session, url) == 0
+
+        run(work)
+
+
+def test_a_price_shrinks_and_declines_by_value(upstream, tmp_path):
+    with gateway(upstream.url, tmp_path, "--price", "0.02") as (url, _):
+
+        async def work(session):
+            status, content, headers = await post(session, url)
+            assert (status, headers["x-shadowprice-decision"]) == (402, "declined")
+            assert json.loads(content)["error"]["code"] == "budget_declined"
+            status, _, headers = await post(session, url, **{"x-shadowprice-value": "100"})
+            assert (status, headers["x-shadowprice-decision"]) == (200, "shrunk")
+
+        run(work)
+
+
+def test_in_shadow_mode_everything_passes_and_is_counted(upstream, tmp_path):
+    with gateway(upstream.url, tmp_path, "--mode", "shadow", budget="300") as (url, _):
+
+        async def work(session):
+            statuses = [(await post(session, url))[0] for _ in range(3)]
+            assert statuses == [200] * 3
+            assert upstream.requests[-1].body == CHAT
+            assert await spent(session, url) == upstream.generated == 3 * LENGTH
+
+        run(work)
+
+
+def test_what_cannot_be_understood_or_is_too_large_is_refused(upstream, tmp_path):
+    with gateway(upstream.url, tmp_path) as (url, _):
+
+        async def work(session):
+            bodies = [b"{", b"\xff", b"[" * 100_000, json.dumps({**CHAT, "n": "x"}).encode(), b" " * 20_000_000]
+            for body in bodies:
+                async with session.post(url + "/chat/completions", data=io.BytesIO(body)) as response:
+                    assert response.status == 400
+            for path in ("/messages", "/chat/completions/x", "/../v1//generate"):
+                assert (await post(session, url, path=path))[0] == 404
+            assert (await post(session, url, path="//chat/completions/"))[0] == 200
+            assert len(upstream.requests) == 1
+
+        run(work)
+
+
+def test_admin_endpoints_need_the_key(upstream, tmp_path):
+    with gateway(upstream.url, tmp_path) as (url, _):
+        root = url.removesuffix("/v1")
+
+        async def work(session):
+            for headers in ({}, {"Authorization": "Bearer x"}, {"Authorization": "admin"}):
+                async with session.get(root + "/admin/budgets", headers=headers) as response:
+                    assert response.status == 401
+            for path in ("/healthz", "/readyz", "/metrics"):
+                async with session.get(root + path) as response:
+                    assert response.status == 200
+            async with session.post(root + "/admin/drain", headers=ADMIN) as response:
+                assert response.status == 200
+            async with session.get(root + "/readyz") as response:
+                assert response.status == 503
+            assert (await post(session, url))[0] == 503
+
+        run(work)
+
+
+def test_at_sigterm_answers_under_way_end(tmp_path):
+    async def slow(request, reply):
+        await asyncio.sleep(0.5)
+        await model(request, reply)
+
+    with Server(slow) as upstream, gateway(upstream.url, tmp_path) as (url, process):
+
+        async def work(session):
+            task = asyncio.create_task(post(session, url))
+            await asyncio.sleep(0.2)
+            process.send_signal(signal.SIGTERM)
+            assert (await task)[0] == 200
+
+        run(work)
+        assert process.wait(10) == 0
+    assert list((tmp_path / "workers").iterdir()) == []
+
+
+def test_the_openai_client_works_unchanged(upstream, tmp_path):
+    openai = pytest.importorskip("openai")
+    with (
+        gateway(upstream.url, tmp_path) as (url, _),
+        openai.OpenAI(base_url=url, api_key="any", max_retries=0) as client,
+    ):
+        answer = client.chat.completions.create(**CHAT, max_tokens=20)
+        assert answer.usage.completion_tokens == 20
+        parts = list(client.chat.completions.create(**CHAT, max_tokens=20, stream=True))
+        assert len([part for part in parts if part.choices[0].delta.content]) == 20
+        for _ in range(2000 // LENGTH):
+            with suppress(openai.APIStatusError):
+                client.chat.completions.create(**CHAT)
+        with pytest.raises(openai.APIStatusError) as error:
+            client.chat.completions.create(**CHAT)
+        assert error.value.status_code == 402
+    assert upstream.generated <= 2000
+
+
+@pytest.mark.slow
+def test_a_client_that_never_finishes_its_headers_is_closed(upstream, tmp_path):
+    with gateway(upstream.url, tmp_path) as (url, _), socket.socket() as slow:
+        place = urlsplit(url)
+        slow.connect((place.hostname, place.port))
+        slow.sendall(b"POST /v1/chat/completions HTTP/1.1\r\n")
+        slow.settimeout(45)
+        assert slow.recv(1000) == b""
