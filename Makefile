@@ -5,6 +5,7 @@
 # make check  ruff, mypy --strict, layers, documentation
 # make simulate   simulated runs from seeds: SEEDS=10000 takes a few minutes; a failure prints its seed
 # make bench  speed, as ratios measured side by side (benchmarks/)
+# make litellm    LiteLLM's proxy in front of the embedded model: usage and limits, token for token
 # make docs   regenerate what README and docs show: figure and numbers of a reproduction, outputs, help texts
 # make traces collect the recorded answers that the package ships: an hour or two
 PYTHON ?= python3
@@ -13,7 +14,7 @@ BIN := $(VENV)/bin
 RUNS := $(VENV)/.runs
 READY := $(VENV)/.ready
 
-.PHONY: demo demo-math test fast check simulate bench docs traces clean
+.PHONY: demo demo-math test fast check simulate bench litellm docs traces clean
 
 demo: $(RUNS)
 	$(BIN)/shadowprice demo
@@ -43,8 +44,18 @@ bench: $(READY)
 	$(BIN)/python benchmarks/plan.py
 	$(BIN)/python benchmarks/executor.py
 	$(BIN)/python benchmarks/backend.py
+	$(BIN)/python benchmarks/load.py
 	$(BIN)/python benchmarks/lab.py
 	$(BIN)/python benchmarks/metered.py
+	$(BIN)/python benchmarks/pacing.py
+
+litellm: $(READY) build/litellm/bin/litellm
+	$(BIN)/python scripts/litellm_proxy.py --litellm build/litellm/bin/litellm
+
+# In an environment of its own: it pins what it needs.
+build/litellm/bin/litellm:
+	$(PYTHON) -m venv build/litellm
+	build/litellm/bin/python -m pip install --quiet --disable-pip-version-check 'litellm[proxy]'
 
 docs: $(READY)
 	$(BIN)/shadowprice reproduce --out build/reproduce

@@ -2,6 +2,7 @@
 
 shadowprice reproduce --out build/reproduce
 python scripts/docs.py           write, from what that command has left there
+python scripts/docs.py --texts   write help texts and outputs of examples; figure and numbers stay as recorded
 python scripts/docs.py --check   exit 1 if anything has drifted
 """
 
@@ -122,15 +123,19 @@ def findings(record: frontier.Record) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true")
-    if not parser.parse_args().check:
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--texts", action="store_true")
+    what.add_argument("--check", action="store_true")
+    options = parser.parse_args()
+    if not (options.texts or options.check):
         record = frontier.record_of(RESULTS)
         RECORD.write_text(json.dumps(record, indent=1) + "\n")
         frontier.draw(record, FIGURE)
+    record = json.loads(RECORD.read_text())
+    if not options.check:
         for path in (README, API, CLI):
             path.write_text(regenerated(path.read_text(), record))
         return 0
-    record = json.loads(RECORD.read_text())
     drifted = [f"{RECORD.relative_to(ROOT)}: {what}" for what in frontier.drift(record, FIGURE)]
     for path in (README, API, CLI):
         if regenerated(path.read_text(), record) != path.read_text():

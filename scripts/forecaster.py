@@ -17,10 +17,14 @@ from pathlib import Path
 import numpy as np
 
 from shadowprice.datasets.shipped import shipped_traces
+from shadowprice.forecast import predict_all
 from shadowprice.forecast.evaluation import Scores
+from shadowprice.forecast.landing import fit_landing
 from shadowprice.forecast.splits import held_out
 from shadowprice.forecast.text import TextForecaster
 from shadowprice.formats.traces import read_traces
+from shadowprice.market.anytime import Anytime
+from shadowprice.types import Request
 
 ROOT = Path(__file__).resolve().parent.parent
 PLACE = ROOT / "src" / "shadowprice" / "forecast" / "default"
@@ -34,7 +38,9 @@ def main(paths: Sequence[Path]) -> None:
     first = TextForecaster().fit([trace for trace, unseen in zip(traces, out, strict=True) if not unseen])
     report = first.evaluate([traces[i] for i in np.flatnonzero(out)], resamples=200)
     few, small = shipped_traces("train", "smollm2")[:100], shipped_traces("eval", "smollm2")
-    TextForecaster().fit(traces).save(PLACE)
+    shipped = TextForecaster().fit(traces)
+    shipped.anytime = landings(shipped)
+    shipped.save(PLACE)
     size = sum(file.stat().st_size for file in PLACE.iterdir())
 
     questions = len({trace.prompt for trace in traces})
@@ -56,6 +62,12 @@ def main(paths: Sequence[Path]) -> None:
     before, rest = CARD.read_text().split(BEGIN)
     CARD.write_text(before + BEGIN + "\n".join(lines) + "\n" + END + rest.split(END)[1])
     print("\n".join(lines))
+
+
+def landings(forecaster: TextForecaster) -> Anytime | None:
+    """What landings are worth: from the answers of Qwen2.5-Coder-1.5B, which were probed."""
+    probed = shipped_traces("train", "qwen2.5-coder-1.5b")
+    return fit_landing(predict_all(forecaster, [Request(trace.id, trace.prompt) for trace in probed]), probed)
 
 
 def _row(name: str, s: Scores) -> str:

@@ -8,6 +8,11 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# Time says nothing on a busy machine.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 # Tests run side by side, and their vectors are short: threads that wait for each other only cost time.
 # Read when NumPy or Torch is first imported, which is after this.
@@ -21,6 +26,8 @@ LONGEST = ("test_live.py", "engine/test_metered_run.py", "test_crash.py")
 # What `make fast` leaves out: tests that take a second or more, by file or folder, and by name.
 SLOW_FILES = (
     "accounts/test_any_sequence.py",
+    "accounts/test_postgres.py",
+    "accounts/test_tree.py",
     "backends/test_contract.py",
     "backends/test_llamacpp.py",
     "cli/test_bad_inputs.py",
@@ -35,12 +42,15 @@ SLOW_FILES = (
     "engine/test_contract.py",
     "engine/test_metered_run.py",
     "forecast/encoder",
+    "gateway/test_server.py",
     "forecast/test_contract.py",
     "forecast/test_report.py",
     "grading/test_escapes.py",
     "grading/test_levels.py",
     "grading/test_mathematics.py",
     "grading/test_programs.py",
+    "integrations/test_inspect_ai.py",
+    "integrations/test_lm_eval.py",
     "lab",
     "report",
     "simulator",

@@ -23,6 +23,24 @@ def test_links_lead_somewhere(path):
         assert (path.parent / target).exists(), f"{path.name} links to {target}"
 
 
+def test_every_promise_names_tests_and_they_exist():
+    promises = (ROOT / "docs" / "promises.md").read_text()
+    named = re.findall(r"`((?:\w+/)*\w+\.py)(?:::(\w+))?`", promises)
+    for file, name in named:
+        (path,) = [
+            place
+            for place in (ROOT / "tests" / file, ROOT / "src" / "shadowprice" / file, ROOT / file)
+            if place.exists()
+        ]
+        assert not name or re.search(rf"(def|class) {name}\b", path.read_text()), f"{file} has no {name}"
+    rows = re.findall(r"^\| (?!under|---)(.+) \|$", promises, re.MULTILINE)
+    apart = re.findall(r"^\*\*[^*]+\*\*.*?(?=\n\n)", promises, re.MULTILINE | re.DOTALL)
+    assert len(rows) > 10
+    assert len(apart) == 4  # what is outside the fault model
+    for promise in (*rows, *apart):
+        assert "::test_" in promise or "::Test" in promise, promise
+
+
 def test_the_readme_and_its_figure_are_what_the_code_says():
     done = subprocess.run([sys.executable, "scripts/docs.py", "--check"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -94,7 +112,11 @@ def test_the_paper_table_names_tests_and_names_that_exist():
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
-@pytest.mark.parametrize("path", [p for p in EXAMPLES if p.stem != "run_on_a_server"], ids=lambda p: p.stem)
+# These need a server: the first is run below, the others in tests/integrations/.
+ON_A_SERVER = ("run_on_a_server", "inspect_budget", "lm_eval_budget")
+
+
+@pytest.mark.parametrize("path", [p for p in EXAMPLES if p.stem not in ON_A_SERVER], ids=lambda p: p.stem)
 def test_an_example_runs(path):
     done = subprocess.run([sys.executable, path], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr

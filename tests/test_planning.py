@@ -9,8 +9,11 @@ import threading
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import shadowprice as sp
+from shadowprice.cost import ALL_TOKENS, Rates, prompt_bound
 from shadowprice.errors import MissingExtra
 from shadowprice.forecast import PromptLength
 from shadowprice.types import Forecast
@@ -222,3 +225,52 @@ def test_the_summary_is_plain_json_without_the_arrays():
     assert summary["declined"] == 1
     assert summary["price"] == plan.price
     assert {"forecast", "limits", "grants"}.isdisjoint(summary)
+
+
+class TestMoney:
+    RATES = Rates.dollars("0.15", "0.60")
+
+    @settings(max_examples=60, deadline=None)
+    @given(data=st.data())
+    def test_limits_and_prompts_never_cost_more_than_the_budget(self, data):
+        lengths = data.draw(st.lists(st.integers(1, 3000), min_size=1, max_size=12))
+        rates = data.draw(st.sampled_from([self.RATES, Rates.dollars("0.07", "3.33", "0.01"), ALL_TOKENS]))
+        budget = data.draw(st.integers(0, 4_000_000 if rates.money else 20_000))
+        policy = data.draw(st.sampled_from(["expected", "clear", "uniform", "auction"]))
+        cap = data.draw(st.sampled_from([None, 50, 1000]))
+        bodies = [{"messages": [{"role": "user", "content": str(each)}], "n": 1 + each % 2} for each in lengths]
+        money = f"${budget / 1e9:.9f}" if rates.money else budget
+        plan = sp.plan(bodies, money, policy=policy, forecaster=Lengths(), max_tokens=cap, rates=rates)
+        bounds = [
+            rates.bound(prompt_bound(body), int(grant))
+            for body, grant in zip(bodies, plan.grants, strict=True)
+            if grant
+        ]
+        assert sum(bounds) == plan.cost <= plan.budget == budget
+
+    def test_it_buys_more_with_more(self):
+        questions = [str(n) for n in range(100, 1000, 50)]
+        plans = [sp.plan(questions, f"${d}", forecaster=Lengths(), rates=self.RATES) for d in ("0.001", "0.004")]
+        assert 0 < plans[0].admitted < plans[1].admitted
+        assert plans[1].cost > 0.9 * plans[1].budget
+        assert plans[1].dollars == pytest.approx(plans[1].cost / 1e9)
+
+    def test_a_prompt_without_a_bound_is_refused(self):
+        image = {"type": "image_url", "image_url": {"url": "data:,"}}
+        body = {"messages": [{"role": "user", "content": [image, {"type": "text", "text": "What is this?"}]}]}
+        with pytest.raises(sp.InputError, match="more than text"):
+            sp.plan([body], "$1", rates=self.RATES)
+        assert sp.plan([body], 100).admitted == 1
+
+    def test_prices_are_shown_beside_a_budget_of_tokens(self):
+        plan = sp.plan(["300"], 400, forecaster=Lengths(), prices=self.RATES)
+        assert (plan.budget, plan.cost, plan.granted) == (400, 400, 400)
+        assert plan.dollars > 400 * 0.6e-6
+
+
+def test_nobody_is_declined_where_the_budget_could_serve_all_up_to_their_limits():
+    questions = [str(n) for n in (50, 400, 500, 600)]
+    for policy in ("clear", "triangular", "quadratic", "heuristic", "auction", "expected"):
+        plan = sp.plan(questions, 1000, policy=policy, forecaster=Lengths(), max_tokens=100)
+        assert plan.declined == 0, policy
+        assert plan.limits.tolist()[1:] == [100, 100, 100]

@@ -38,7 +38,10 @@ class TestASecret:
             quote(KEY, safe=""),
             quote(KEY, safe="").lower(),
             json.dumps(KEY)[1:-1],
+            json.dumps(KEY)[1:-1].replace("/", "\\/"),
             base64.b64encode(KEY.encode()).decode(),
+            KEY.encode().hex(),
+            KEY.encode().hex().upper(),
         ],
     )
     def test_is_removed_in_every_form(self, form):
@@ -46,6 +49,20 @@ class TestASecret:
         if form == quote(KEY, safe="").lower():
             assert KEY.lower() == KEY
         assert redact(f"got {form}, twice: {form}") == "got ***, twice: ***"
+
+    @pytest.mark.parametrize("before", ["", "B", "Be", "Bearer ", "user:"])
+    @pytest.mark.parametrize("encode", [base64.b64encode, base64.urlsafe_b64encode])
+    def test_is_removed_from_longer_texts_in_base64(self, before, encode):
+        register_secret(KEY)
+        text = encode(f"{before}{KEY}, and more".encode()).decode()
+        first, last = redact(text).split("***")
+        removed = len(text) - len(first) - len(last)
+        assert removed >= 8 * len(KEY) / 6 - 2  # but for its first and last bits, which are in characters with others
+
+    def test_in_the_parameters_of_an_address_is_recognised_by_its_name(self):
+        parameters = {"api-key": "abc-123-def", "api-version": "2024-10-21", "key": "short", "sig": "signed-away"}
+        module.register_query(parameters.items())
+        assert redact("abc-123-def 2024-10-21 short signed-away") == "*** 2024-10-21 short ***"
 
     def test_of_a_login_is_removed_from_its_header(self):
         register_login("user", "pass-word")
@@ -124,6 +141,14 @@ class TestAServerThatEchoes:
         with Server(behave) as server:
             outcome = ask(server.url.replace("//", "//user:p%40ss-word@"))
         assert str(outcome) == "401: Basic *** and user:***"
+
+    def test_the_key_in_its_address(self):
+        async def behave(request, reply):
+            await reply.error(404, f"no {request.path}")
+
+        with Server(behave) as server:
+            outcome = ask(f"{server.url}?api-version=2024-10-21&api-key=abc-123-def")
+        assert str(outcome) == "404: no /v1/chat/completions?api-version=2024-10-21&api-key=***"
 
     def test_the_password_of_its_address_as_it_is_written_there(self):
         with Server(fails(404, "no http://user:p%40ss-word@host/")) as server:

@@ -3,7 +3,10 @@
 import pytest
 
 import shadowprice as sp
+from shadowprice import Request, Run
+from shadowprice.backends.recorded import RecordedBackend
 from shadowprice.datasets.shipped import shipped_traces
+from shadowprice.errors import InputError
 
 TRACES = shipped_traces("eval", "smollm2")[:150]
 
@@ -54,3 +57,27 @@ def test_of_several_answers_to_a_question_the_first_counts():
 def test_what_cannot_be_simulated_is_refused(traces, settings, problem):
     with pytest.raises(sp.ShadowpriceError, match=problem):
         sp.simulate(traces, budget=1000, **settings)
+
+
+@pytest.mark.parametrize("settings", [{"policy": "index"}, {"policy": "expected"}, {"policy": "uniform"}])
+def test_landings_are_simulated_as_a_run_on_the_recorded_answers_lands(settings):
+    """Every request has the same outcome, cost and grade, one at a time."""
+    traces = shipped_traces("eval", "qwen2.5-coder-1.5b")[:40]
+    budget = 150 * len(traces)
+    simulated = sp.simulate(traces, budget, landing="math", max_tokens=2048, **settings)
+    requests = [Request(t.id, t.prompt, body={"messages": [{"role": "user", "content": t.prompt}]}) for t in traces]
+    gold = {t.id: (t.gold, "math") for t in traces}
+    with Run(
+        requests, budget=budget, backend=RecordedBackend(traces), landing="math", max_tokens=2048, concurrency=1,
+        gold=gold, **settings,
+    ) as run:  # fmt: skip
+        done = run.complete()
+    assert [(r.id, r.outcome, r.cost) for r in simulated.results] == [(r.id, r.outcome, r.cost) for r in done]
+    assert simulated.spent == run.spent <= budget
+    assert sum(r.outcome == "landed" for r in done) > 5
+    assert [r.correct is True for r in simulated.results] == [r.correct is True for r in done]
+
+
+def test_landings_need_probes():
+    with pytest.raises(InputError, match="probed traces only"):
+        sp.simulate(shipped_traces("eval", "smollm2")[:20], 1000, landing="math")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from shadowprice.formats.traces import read_traces, write_traces
     from shadowprice.market import POLICIES, Clearing, allocate, clear
     from shadowprice.planning import Plan, plan
-    from shadowprice.runs import Run, Summary
+    from shadowprice.runs import Run
     from shadowprice.simulation import Simulation, simulate
     from shadowprice.types import Allocation, Forecast, Request, Result, Trace, Usage
 
@@ -69,7 +69,8 @@ _HOME = {
     "shadowprice.formats.traces": ["read_traces", "write_traces"],
     "shadowprice.market": ["POLICIES", "Clearing", "allocate", "clear"],
     "shadowprice.planning": ["Plan", "plan"],
-    "shadowprice.runs": ["Run", "Summary"],
+    "shadowprice.runs": ["Run"],
+    "shadowprice.summary": ["Summary"],
     "shadowprice.simulation": ["Simulation", "simulate"],
     "shadowprice.types": ["Allocation", "Forecast", "Request", "Result", "Trace", "Usage"],
 }

@@ -45,15 +45,12 @@ class Rates:
     @classmethod
     def dollars(cls, input: float | str, output: float | str, cached: float | str | None = None) -> Rates:
         """From dollars per million tokens, as in price lists; cached input costs as much as input unless given."""
-        given = [input, input if cached is None else cached, output]
-        try:
-            nano = [Fraction(str(rate)) * _NANO for rate in given]
-        except (ValueError, ZeroDivisionError):
-            raise InputError(f"rates {given} are not dollars per million tokens", fix="write them as 0.15") from None
-        if min(nano) < 0 or nano[2] <= 0 or max(nano) > LARGEST:
-            raise InputError(f"rates {given}: an output token must cost something", fix="give dollars per million")
-        first, second, third = (-int(-rate // 1) for rate in nano)  # rounded up
-        return cls(first, second, third, "nano-dollar")
+        read = _nano_dollars(input, "input")
+        cheaper = read if cached is None else _nano_dollars(cached, "cached input")
+        generated = _nano_dollars(output, "output")
+        if not generated:
+            raise InputError("the rate of output is 0: an output token must cost something", fix="write it as 0.60")
+        return cls(read, cheaper, generated, "nano-dollar")
 
     @property
     def money(self) -> bool:
@@ -89,6 +86,17 @@ class Rates:
 
 TOKENS = Rates()
 ALL_TOKENS = Rates(_MILLION, _MILLION, _MILLION)
+
+
+def _nano_dollars(rate: float | str, kind: str) -> int:
+    """Dollars per million tokens in nano-dollars, rounded up."""
+    try:
+        nano = Fraction(str(rate)) * _NANO
+    except (ValueError, ZeroDivisionError):
+        nano = Fraction(-1)
+    if not 0 <= nano <= LARGEST:
+        raise InputError(f"the rate of {kind} is {rate!r}, not dollars per million tokens", fix="write it as 0.15")
+    return -int(-nano // 1)
 
 
 def prompt_bound(body: Mapping[str, Any]) -> int:

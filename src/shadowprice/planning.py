@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.arrays import Array
-from shadowprice.cost import LARGEST, parse_budget
+from shadowprice.cost import LARGEST, TOKENS, Rates, parse_budget, prompt_bound
 from shadowprice.errors import InputError, MissingExtra
 from shadowprice.forecast import CHUNK, Predictor, default
 from shadowprice.forecast.shared import SharedText
@@ -28,9 +28,12 @@ from shadowprice.formats.batch import BatchLine, as_batch, parse_batch, read_bat
 from shadowprice.formats.declined import declined
 from shadowprice.formats.files import Target, replacing
 from shadowprice.formats.jsonl import located, read_lines, too_deep
+from shadowprice.formats.requests import refuse_unbounded_prompt
 from shadowprice.formats.results import result_line
-from shadowprice.market import allocate, check_policy
-from shadowprice.types import Allocation, Forecast
+from shadowprice.market import check_policy
+from shadowprice.market.policies import serve_rest
+from shadowprice.market.priced import allocate_units
+from shadowprice.types import Allocation, Forecast, Request
 
 if TYPE_CHECKING:
     import pandas
@@ -50,45 +53,50 @@ def plan(
     limit_field: str | None = None,
     options: Mapping[str, Any] | None = None,
     label: str | None = None,
+    rates: Rates = TOKENS,
+    prices: Rates | None = None,
     progress: Progress = lambda lines, stage: lines,
 ) -> Plan:
     """Divide `budget` among `requests`.
 
     requests     the path of an OpenAI Batch file, or a list of questions, request bodies or batch lines
-    budget       tokens for all answers together: 200000, "200k", "1.5M", "256/query"
+    budget       tokens for all answers together: 200000, "200k", "1.5M", "256/query"; with `rates`, "$5"
     forecaster   by default the one that the package ships
     max_tokens   no answer gets more than this
     limit_field  the field that limits chats, "max_completion_tokens" or "max_tokens"; if given, other limits in the
                  body are lowered as well
     options      of the policy
     label        the name of the requests in errors
+    rates        what tokens cost in the budget; `cost.ALL_TOKENS`: prompts count, too
+    prices       in dollars, to show beside a budget of tokens
     """
     chosen = dict(options or {})
     # Invalid arguments are reported before a long file is read.
     check_policy(policy, chosen)
-    parse_budget(budget, 1)
+    parse_budget(budget, 1, rates)
     if limit_field not in (None, "max_completion_tokens", "max_tokens"):
         raise InputError(f"limit field {limit_field!r}", fix="choose max_completion_tokens or max_tokens")
     if max_tokens is not None and not 1 <= max_tokens <= LARGEST:
         raise InputError(f"max_tokens is {max_tokens}", fix=f"give 1 to {LARGEST}")
 
     source = _Source(requests, label)
-    demand = _Demand.of(progress(source.read(), "forecasting"), forecaster or default(), max_tokens)
+    demand = _Demand.of(progress(source.read(), "forecasting"), forecaster or default(), max_tokens, rates, prices)
     source.check_unchanged()
     count = len(demand.forecast)
     if count == 0:
         raise InputError("has no requests", path=source.name, fix="write one JSON object per line")
-    supply = parse_budget(budget, count)
-    allocation = demand.allocate(supply, policy, chosen)
-    more = demand.allocate(min(supply + supply // 10, LARGEST), policy, chosen)
+    supply = parse_budget(budget, count, rates)
+    allocation, grants = demand.allocate(supply, policy, chosen)
+    _, more = demand.allocate(min(supply + supply // 10, LARGEST), policy, chosen)
 
-    limits = allocation.tokens // demand.answers
+    limits = grants // demand.answers
     admitted = int(np.count_nonzero(limits))
     older = 0 if limit_field == "max_tokens" else int(np.count_nonzero(demand.older_limit[limits > 0]))
     return Plan(
         requests=count,
         budget=supply,
         granted=int((limits * demand.answers).sum()),
+        cost=demand.cost(limits * demand.answers),
         admitted=admitted,
         declined=count - admitted,
         policy=policy,
@@ -97,12 +105,14 @@ def plan(
         bound=allocation.bound,
         status=allocation.status,
         more_budget=supply // 10,
-        more_admitted=int(np.count_nonzero(more.tokens // demand.answers)) - admitted,
-        more_utility=None if allocation.price is None else allocation.price * (supply // 10),
+        more_admitted=int(np.count_nonzero(more // demand.answers)) - admitted,
+        more_utility=None if allocation.price is None else allocation.price * (supply // 10) * 10**6 / rates.output,
         older_limits=older,
         forecast=demand.forecast,
         limits=limits,
         grants=limits * demand.answers,
+        rates=rates,
+        dollars=demand.dollars(limits * demand.answers),
         _source=source,
         _limit_field=limit_field,
         _progress=progress,
@@ -114,7 +124,9 @@ class Plan:
     """What each request may use, and what that is expected to buy.
 
     requests       how many there are
-    granted        tokens that the limits add up to, never more than `budget`
+    budget         in units of `rates`: output tokens, unless others were given
+    granted        tokens that the limits add up to
+    cost           the most units that the planned requests can cost, never more than `budget`
     admitted       how many requests have a grant
     declined       how many have none
     price          utility per token at which demand meets the budget; with `utility`, `bound` and `status` None for
@@ -123,6 +135,7 @@ class Plan:
     more_admitted  how many more requests would be admitted with 10% more
     more_utility   what 10% more is worth at the price
     older_limits   admitted chats that carry `max_tokens` beside `max_completion_tokens`, which OpenAI rejects
+    dollars        the most that the planned requests can cost; None where prices are unknown
     forecast       of all answers of each request together
     limits         tokens per answer, for each request; 0: declined
     grants         tokens for all answers of each request together
@@ -131,6 +144,7 @@ class Plan:
     requests: int
     budget: int
     granted: int
+    cost: int
     admitted: int
     declined: int
     policy: str
@@ -142,9 +156,11 @@ class Plan:
     more_admitted: int
     more_utility: float | None
     older_limits: int
+    dollars: float | None
     forecast: Forecast = field(repr=False)
     limits: NDArray[np.int64] = field(repr=False)
     grants: NDArray[np.int64] = field(repr=False)
+    rates: Rates = field(repr=False)
     _source: _Source = field(repr=False)
     _limit_field: str | None = field(repr=False)
     _progress: Progress = field(repr=False)
@@ -234,18 +250,30 @@ class _Demand:
     cap: Array
     answers: NDArray[np.int64]
     older_limit: NDArray[np.bool_]
+    prompts: Array  # tokens, at most; 0 where they cost nothing
+    rates: Rates
+    prices: Rates | None
 
     @classmethod
-    def of(cls, lines: Iterator[BatchLine], forecaster: Predictor, max_tokens: int | None) -> _Demand:
+    def of(
+        cls,
+        lines: Iterator[BatchLine],
+        forecaster: Predictor,
+        max_tokens: int | None,
+        rates: Rates,
+        prices: Rates | None,
+    ) -> _Demand:
         parts: list[Forecast] = []
         shared = SharedText()
-        caps, answers, older_limit = array("d"), array("d"), bytearray()
+        caps, answers, prompts, older_limit = array("d"), array("d"), array("d"), bytearray()
         most = np.inf if max_tokens is None else float(max_tokens)
         while chunk := list(islice(lines, CHUNK)):
             parts.append(forecaster.predict(shared.strip_requests([line.request for line in chunk])))
             caps.extend(min(most, line.request.max_tokens or np.inf) for line in chunk)
             answers.extend(line.request.answers for line in chunk)
             older_limit.extend(line.older_limit for line in chunk)
+            counted = rates.priced or prices is not None
+            prompts.extend(_prompt(line.request, rates) if counted else 0 for line in chunk)
         count = np.frombuffer(answers)
         forecast = Forecast.joined(parts)
 
@@ -256,7 +284,33 @@ class _Demand:
             forecast, tokens=of_all_answers(forecast.tokens), solved_tokens=of_all_answers(forecast.solved_tokens)
         )
         older = np.frombuffer(older_limit, dtype=np.bool_)
-        return cls(together, np.frombuffer(caps) * count, count.astype(np.int64), older)
+        cap, whole = np.frombuffer(caps) * count, count.astype(np.int64)
+        return cls(together, cap, whole, older, np.frombuffer(prompts), rates, rates if rates.money else prices)
 
-    def allocate(self, budget: int, policy: str, options: Mapping[str, Any]) -> Allocation:
-        return allocate(self.forecast, budget, policy, max_tokens=self.cap, **options)
+    def allocate(self, budget: int, policy: str, options: Mapping[str, Any]) -> tuple[Allocation, NDArray[np.int64]]:
+        """What the policy decides, and tokens for all answers of each request."""
+        rates = self.rates
+        reading = self.prompts * max(rates.input, rates.cached)
+        decided, grants = allocate_units(
+            self.forecast, budget, policy, self.cap, reading / rates.output, rates, **options
+        )
+        costs = np.ceil((reading + self.cap * rates.output) / 10**6)
+        return decided, serve_rest(grants, self.cap, costs, budget - self.cost(grants))
+
+    def cost(self, grants: NDArray[np.int64], rates: Rates | None = None) -> int:
+        """The most units that these grants can cost, with their prompts."""
+        rates = rates or self.rates
+        if not rates.priced:
+            return int(grants.sum())
+        sent = np.flatnonzero(grants)
+        each = zip(self.prompts[sent].tolist(), grants[sent].tolist(), strict=True)
+        return sum(rates.bound(int(prompt), grant) for prompt, grant in each)
+
+    def dollars(self, grants: NDArray[np.int64]) -> float | None:
+        return None if self.prices is None else self.cost(grants, self.prices) / 10**9
+
+
+def _prompt(request: Request, rates: Rates) -> int:
+    if rates.priced:
+        refuse_unbounded_prompt(request)
+    return prompt_bound(request.body)

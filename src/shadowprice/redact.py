@@ -10,11 +10,19 @@ import base64
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import quote, quote_plus
 
-__all__ = ["clean_environment", "holds_secret", "redact", "redacted_value", "register_login", "register_secret"]
+__all__ = [
+    "clean_environment",
+    "holds_secret",
+    "redact",
+    "redacted_value",
+    "register_login",
+    "register_query",
+    "register_secret",
+]
 
 _HIDDEN = "***"
 _SHORTEST = 6  # characters; a shorter word may occur in messages for other reasons
@@ -28,14 +36,27 @@ _secrets: dict[str, None] = {}  # in all forms in which they may occur, the long
 
 
 def register_secret(value: str | None) -> None:
-    """Makes this value a secret: as it is, and in the forms that it has in addresses, JSON and base64."""
+    """Makes this value a secret: as it is, and in the forms that it has in addresses, JSON, base64 and hex."""
     if not value or len(value) < _SHORTEST or value.lower() in _PLACEHOLDERS:
         return
     percent = quote(value, safe="", errors="replace")
     forms = {value, percent, quote(value, errors="replace"), quote_plus(value, errors="replace")}
     forms |= {re.sub("%..", lambda code: code[0].lower(), percent), json.dumps(value)[1:-1]}
-    forms |= {json.dumps(value, ensure_ascii=False)[1:-1], base64.b64encode(value.encode(errors="replace")).decode()}
-    _add(forms)
+    forms |= {json.dumps(value, ensure_ascii=False)[1:-1]}
+    forms |= {form.replace("/", "\\/") for form in forms}  # as PHP and others write JSON
+    data = value.encode(errors="replace")
+    _add(forms | _in_base64(data) | {data.hex(), data.hex().upper()})
+
+
+def _in_base64(value: bytes) -> set[str]:
+    """The value in base64: alone, and as it appears within a longer text, which depends on where it begins there."""
+    forms = {base64.b64encode(value)}
+    for before in range(3):
+        whole = base64.b64encode(bytes(before) + value)
+        # A character has 6 bits: those that belong to the value alone.
+        forms.add(whole[-(-8 * before // 6) : 8 * (before + len(value)) // 6])
+    forms |= {form.translate(bytes.maketrans(b"+/", b"-_")) for form in forms}
+    return {form.decode() for form in forms}
 
 
 def register_login(user: str, password: str) -> None:
@@ -43,6 +64,13 @@ def register_login(user: str, password: str) -> None:
     register_secret(password)
     if password:
         _add({base64.b64encode(f"{user}:{password}".encode(errors="replace")).decode()})
+
+
+def register_query(parameters: Iterable[tuple[str, str]]) -> None:
+    """The parameters of an address: those with names like `key` and `api-key` are secrets."""
+    for name, value in parameters:
+        if _SECRET_NAMES.search(name):
+            register_secret(value)
 
 
 def _add(forms: set[str]) -> None:
@@ -75,7 +103,9 @@ def redacted_value(value: Any) -> Any:
     return value
 
 
-_SECRET_NAMES = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH|^(AWS|AZURE|GOOGLE|OPENAI|ANTHROPIC|HF)_", re.I)
+_SECRET_NAMES = re.compile(
+    r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH|SIGNATURE|^SIG$|^(AWS|AZURE|GOOGLE|OPENAI|ANTHROPIC|HF)_", re.IGNORECASE
+)
 _LOGIN = re.compile(r"://[^/\s]*@")  # in an address
 
 

@@ -13,10 +13,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from typing import Any
 
 import orjson
@@ -25,47 +24,20 @@ from shadowprice.accounts.sqlite import Ledger
 from shadowprice.backends.base import Backend
 from shadowprice.cost import TOKENS, Rates, parse_budget
 from shadowprice.engine import Settings, make_scheduler
+from shadowprice.engine.context import within_context
 from shadowprice.engine.executor import USUAL, Progress, Tolerance, execute
 from shadowprice.engine.scheduler import Round, Scheduler
-from shadowprice.errors import BackendError, InputError
+from shadowprice.errors import InputError, Refused
 from shadowprice.forecast import Predictor, default, predict_all
 from shadowprice.formats.files import Target, replacing
 from shadowprice.formats.questions import Gold
 from shadowprice.formats.requests import check_requests, requests_from
-from shadowprice.formats.results import ESTIMATE, parse_chunk, parse_result
+from shadowprice.formats.results import ESTIMATE, parse_chunk, parse_result, result_line
 from shadowprice.grading import check_code_grading, grade
 from shadowprice.run_folder import RunFolder, charged_before, lost_to_crashes, place_of
+from shadowprice.summary import Summary, Tally
 from shadowprice.tale import ASKS, LIMIT, ask, estimates_in, with_estimates
-from shadowprice.types import Completion, Forecast, Request, Result, Usage
-
-
-@dataclass(frozen=True)
-class Summary:
-    """How a run ended. `overspent` is by how much the budget was exceeded: 0 if servers keep their limits."""
-
-    requests: int
-    outcomes: dict[str, int]
-    correct: int | None
-    graded: int
-    budget: int
-    spent: int
-    overspent: int
-    beyond_grants: int  # units generated above grants, whether the budget covers them or not
-    usage: Usage
-    rounds: list[Round]
-    causes: dict[str, int]  # of failures, the most frequent first: how many requests each has
-    flags: dict[str, int]  # violations by the server, and how often each occurred
-    stopped: str  # why the run stopped early; empty if it did not
-    lost: int = 0  # units charged for what was under way when the run crashed or was cancelled
-    sandbox: str = ""  # the level that programs in answers were run at; empty if none were
-    dollars: float | None = None  # what `usage` costs; None where prices are unknown
-
-    @property
-    def price(self) -> float | None:
-        return self.rounds[-1].price if self.rounds else None
-
-    def count(self, *outcomes: str) -> int:
-        return sum(self.outcomes.get(name, 0) for name in outcomes)
+from shadowprice.types import Completion, Failure, Forecast, Request, Result
 
 
 class Run:
@@ -235,17 +207,26 @@ class Run:
             return self._finished(self.folder)
         if self.folder:
             self.folder.keep_requests(self.requests, self.gold)
-        forecast = predict_all(self._forecaster or default(), self.requests)
+        forecaster = self._forecaster or default()
+        forecast = predict_all(forecaster, self.requests)
         if self.settings.policy == "tale":
             forecast = await self._taught(forecast, on_event, tolerance)
         if self.folder:
             self.folder.save(done=False)
             self.folder.keep_forecast([request.id for request in self.requests], forecast)
-        scheduler = make_scheduler(self.settings, lambda request: self.backend.can_continue(request.body))
+        scheduler = make_scheduler(
+            self.settings,
+            lambda request: self.backend.can_continue(request.body),
+            getattr(forecaster, "anytime", None),
+        )
         self._scheduler = scheduler
         self._rounds = scheduler.rounds
-        scheduler.add(await self._within_context(), forecast)
+        requests, refused = await within_context(
+            self.requests, self.backend, self.settings.max_tokens, self.settings.concurrency
+        )
+        scheduler.add(requests, forecast)
         self._restore(scheduler)
+        self._refuse(scheduler, refused, on_result)
         kept = len(scheduler.rounds)
 
         def event(progress: Progress) -> None:
@@ -276,37 +257,41 @@ class Run:
 
     def results(self) -> list[Result]:
         """The results of the requests, in order; requests without one are left out."""
-        found = {**dict(self.ledger.notes()), **dict(self.ledger.results())}
-        return [parse_result(found[request.id]) for request in self.requests if request.id in found]
+        return [*self._each_result()]
 
     def summary(self) -> Summary:
-        results = self.results()
-        flags = Counter(flag for r in results if r.completion for flag in r.completion.flags)
+        tally = Tally()
+        for result in self._each_result():
+            tally.add(result)
+        for name, line in self._own(self.ledger.chunks()) if self.ledger.beyond_grants else ():
+            if not self.ledger.has_result(name):
+                tally.add_answer(parse_chunk(line)[0])
         return Summary(
             requests=len(self.requests),
-            outcomes=dict(Counter(result.outcome for result in results)),
-            correct=sum(result.correct is True for result in results) if self.gold else None,
-            graded=sum(result.correct is not None for result in results),
+            outcomes=dict(tally.outcomes),
+            correct=tally.grades[True] if self.gold else None,
+            graded=tally.grades[True] + tally.grades[False],
             budget=self.budget,
             spent=self.ledger.spent,
             overspent=self.ledger.overspent,
             beyond_grants=self.ledger.beyond_grants,
             usage=self.ledger.usage,
             rounds=list(self._rounds),
-            causes=causes_of(results),
-            flags=dict(flags),
+            causes=dict(tally.causes.most_common()),
+            flags=dict(tally.flags),
             stopped=self.progress.stopped,
             lost=lost_to_crashes(self.ledger),
             sandbox=self.sandbox,
             dollars=self.prices.cost(self.ledger.usage) / 10**9 if self.prices else None,
+            generated=tally.generated,
+            counted=tally.counted,
         )
 
     def write(self, out: Target, errors: Target) -> None:
         """Writes answers to `out` and other results to `errors`, in order; the files appear complete or not at all."""
-        found = {**dict(self.ledger.notes()), **dict(self.ledger.results())}
         with replacing([errors, out]) as (error_file, out_file):
             for request in self.requests:
-                if (line := found.get(request.id)) is not None:
+                if (line := self.ledger.line(request.id)) is not None:
                     answered = self.ledger.has_result(request.id)
                     (out_file if answered else error_file).write(line + b"\n")
 
@@ -326,8 +311,14 @@ class Run:
         """The summary of a run that has nothing left to do."""
         self._rounds, self.teaching = folder.rounds(), folder.manifest.get("teacher")
         self.progress.spent = self.ledger.spent
-        self.progress.outcomes.update(result.outcome for result in self.results())
-        return self.summary()
+        summary = self.summary()
+        self.progress.outcomes.update(summary.outcomes)
+        return summary
+
+    def _each_result(self) -> Iterator[Result]:
+        """The results of the requests, in order."""
+        lines = (self.ledger.line(request.id) for request in self.requests)
+        return (parse_result(line) for line in lines if line is not None)
 
     def _restore(self, scheduler: Scheduler) -> None:
         """Passes what an earlier execution left in the ledger to the scheduler."""
@@ -344,27 +335,20 @@ class Run:
             scheduler.restore(place_of(name, place), result)
         scheduler.charged(charged_before(self.ledger, place))
 
-    async def _within_context(self) -> list[Request]:
-        """The requests, each with what the context of a model on this machine leaves for its answer as a limit.
-
-        One that does not fit stays as it is: the backend refuses it when it is sent.
-        """
-        room = getattr(self.backend, "room", None)
-        if room is None:
-            return self.requests
-        gate = asyncio.Semaphore(self.settings.concurrency)
-
-        async def fitted(request: Request) -> Request:
-            if request.max_tokens is not None:
-                return request
-            async with gate:
-                try:
-                    left = await room(request.body, self.settings.max_tokens)
-                except BackendError:  # raised again when it is sent
-                    return request
-            return request if left is None or left < 1 else replace(request, max_tokens=left)
-
-        return [*await asyncio.gather(*map(fitted, self.requests))]
+    def _refuse(
+        self, scheduler: Scheduler, refused: Mapping[int, Refused], on_result: Callable[[Result], None]
+    ) -> None:
+        """Ends requests that no attempt could answer; a part of an answer is kept."""
+        begun = {name for name, _ in self.ledger.chunks()} if refused else set()
+        for place, error in sorted(refused.items()):
+            name = self.requests[place].id
+            if self.ledger.has_result(name) or name in begun:
+                continue
+            result = Result(name, "failed", failure=Failure(error.code, str(error), {"cause": error.cause}))
+            self.ledger.note(name, result_line(result))
+            scheduler.restore(place, result)
+            self.progress.outcomes["failed"] += 1
+            on_result(result)
 
     def _own(self, lines: Iterable[tuple[str, bytes]]) -> Iterable[tuple[str, bytes]]:
         return ((name, line) for name, line in lines if not name.startswith(ESTIMATE))
@@ -406,12 +390,6 @@ class Run:
             return Ledger.in_memory(most)
         path = self.folder.path / "teacher.sqlite"
         return Ledger.reopen(path, accept_loss=self._accept_loss) if path.exists() else Ledger.create(path, most)
-
-
-def causes_of(results: Iterable[Result]) -> dict[str, int]:
-    """The causes of failures, the most frequent first, and how many requests each has."""
-    failures = (result.failure for result in results if result.outcome == "failed" and result.failure)
-    return dict(Counter(failure.details.get("cause", failure.message) for failure in failures).most_common())
 
 
 def check_gold(gold: Gold | None, *, unsafe_code: bool = False) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from shadowprice.cost import parse_budget
@@ -13,7 +13,9 @@ from shadowprice.engine import simulate as engine
 from shadowprice.engine.scheduler import Round, Work
 from shadowprice.errors import InputError
 from shadowprice.forecast import Predictor, default, predict_all
+from shadowprice.formats.probes import Probe, latest_probe, probes_of
 from shadowprice.formats.traces import read_traces
+from shadowprice.grading.answers import boxes
 from shadowprice.types import Completion, Request, Result, Trace
 
 
@@ -48,7 +50,8 @@ def simulate(
     traces      of one model, as `collect` writes them; the first of several answers to a question is used
     budget      tokens: `200k`, `256/query`
     forecaster  None: the one that the package ships. One that was trained on these questions overstates the result.
-    settings    fields of `engine.Settings`: policy, accounting, reclaim, max_tokens, ...
+    settings    fields of `engine.Settings`: policy, accounting, reclaim, max_tokens, landing, ...
+                A landing states what the nearest earlier probe of the trace did.
     """
     first: dict[tuple[str, str], Trace] = {}
     for trace in read_traces(traces) if isinstance(traces, str | os.PathLike) else traces:
@@ -64,24 +67,50 @@ def simulate(
     several = len({trace.id for trace in answers}) < len(answers)  # the same id in several datasets
     names = [f"{trace.dataset}/{trace.id}" if several else trace.id for trace in answers]
     requests = [Request(name, trace.prompt) for name, trace in zip(names, answers, strict=True)]
-    scheduler = make_scheduler(chosen)
-    scheduler.add(requests, predict_all(forecaster or default(), requests))
+    probes = [probes_of(trace) for trace in answers]
+    if chosen.landing is not None and not all(0 in each for each in probes):
+        raise InputError("landings can be simulated on probed traces only", fix="record them with collect --probe")
+    predictor = forecaster or default()
+    scheduler = make_scheduler(chosen, anytime=getattr(predictor, "anytime", None))
+    scheduler.add(requests, predict_all(predictor, requests))
     units = parse_budget(budget, len(requests))
 
     def answer(work: Work) -> Completion:
         """An answer that was truncated in the recording generates all that it is granted, and never ends."""
         trace, age = answers[work.place], work.so_far.tokens if work.so_far else 0
-        left = max(1, trace.tokens) - age
+        if work.suffix:
+            _, tokens, stated = latest_probe(probes[work.place], age) or Probe(False, work.grant)
+            whole = stated is not None and tokens <= work.grant
+            return Completion(
+                f"{stated}}}" if whole else "", min(tokens, work.grant), "stop" if whole else "length", "server"
+            )
+        text, left = trace.response or "", max(1, trace.tokens) - age
+        start = len(text) * age // max(1, trace.tokens)
         if trace.truncated or left > work.grant:
-            return Completion("", work.grant, "length", "server")
-        return Completion(trace.response or "", left, "stop", "server")
+            part = text[start : len(text) * (age + work.grant) // max(1, trace.tokens)]
+            return Completion(part, work.grant, "length", "server")
+        return Completion(text[start:], left, "stop", "server")
 
-    outcome = engine.simulate(scheduler, answer, units, correct=lambda work, found: bool(answers[work.place].correct))
+    def correct(work: Work, found: Completion) -> bool:
+        if work.suffix:
+            probe = latest_probe(probes[work.place], work.so_far.tokens if work.so_far else 0)
+            return probe is not None and probe.correct
+        return bool(answers[work.place].correct)
+
+    outcome = engine.simulate(scheduler, answer, units, correct=correct)
     found = {result.id: result for result in [*outcome.results, *outcome.rest]}
     return Simulation(
-        [found[request.id] for request in requests],
+        [_graded(found[request.id], trace) for request, trace in zip(requests, answers, strict=True)],
         units,
         outcome.spent,
         list(scheduler.rounds),
         f"{chosen.command(str(budget))} --base-url URL",
     )
+
+
+def _graded(result: Result, trace: Trace) -> Result:
+    """An answer that was cut after it had stated its final answer is as correct as the whole."""
+    if result.outcome != "landed" or result.correct is not None:
+        return result
+    same = boxes(result.text) == boxes(trace.response or "")
+    return replace(result, correct=same and trace.correct is True)

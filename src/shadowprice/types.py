@@ -158,6 +158,7 @@ class Completion:
     body           the response in OpenAI form, for the output file
     ids            token ids, if the backend continues from these and not from the text
     input_tokens   prompt tokens that were read; `cached_tokens`: prompt tokens that came from a cache
+    least          tokens that were certainly generated, if `tokens` is estimated or assumed; None: `tokens`
     """
 
     text: str
@@ -169,10 +170,16 @@ class Completion:
     ids: tuple[int, ...] = ()
     input_tokens: int = 0
     cached_tokens: int = 0
+    least: int | None = None
 
     @property
     def usage(self) -> Usage:
         return Usage(self.tokens, self.input_tokens, self.cached_tokens)
+
+    @property
+    def certain(self) -> int:
+        """Tokens that were certainly generated."""
+        return self.tokens if self.least is None else self.least
 
 
 Outcome: TypeAlias = Literal["finished", "landed", "truncated", "declined", "failed", "not_sent"]

@@ -141,7 +141,7 @@ class Server:
         try:
             head = (await reader.readuntil(b"\r\n\r\n")).decode().splitlines()
             headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:] if line)}
-            body = json.loads(await reader.readexactly(int(headers["content-length"])))
+            body = json.loads(await reader.readexactly(int(headers.get("content-length", 0))) or b"{}")
             request = Request(head[0].split()[1], headers, body)
             if request.path == "/tokenize":
                 await self._tokenize(Reply(self, request, writer))

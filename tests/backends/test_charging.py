@@ -2,10 +2,13 @@
 
 import asyncio
 import json
+import sys
+from types import SimpleNamespace
 
 import pytest
 
 from shadowprice.backends._charging import Density, Seen, charge, length, surplus
+from shadowprice.backends._stream import Answer
 from shadowprice.backends.openai import OpenAIBackend
 from shadowprice.errors import LimitViolated
 
@@ -86,6 +89,37 @@ class TestBundledTokensBeyondTheLimit:
         for tokenizer in tokens.values():
             done = meet(bundles("very " * 30, 10, tokens=30), limit=200, tokenizer=tokenizer)
             assert (done.tokens, done.flags) == (300, ("limit_ignored",))
+
+    def test_are_counted_by_the_tokenizer_of_the_model_if_the_hub_has_left_it_here(self, monkeypatch, tmp_path):
+        tokenizers = pytest.importorskip("tokenizers")
+        monkeypatch.setattr(pytest.importorskip("huggingface_hub.constants"), "HF_HUB_CACHE", str(tmp_path))
+        made = tokenizers.Tokenizer(tokenizers.models.WordLevel({"very": 0, "?": 1}, unk_token="?"))
+        made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+        place = tmp_path / "models--lab--model" / "snapshots" / "0" / "tokenizer.json"
+        place.parent.mkdir(parents=True)
+        made.save(str(place))
+        (tmp_path / "models--lab--model" / "refs").mkdir()
+        (tmp_path / "models--lab--model" / "refs" / "main").write_text("0")
+        done = meet(bundles("very " * 30, 10, tokens=30), limit=200, model="lab/model")
+        assert (done.tokens, done.flags) == (300, ("limit_ignored",))
+        done = meet(bundles("very " * 30, 10, tokens=30), {**CHAT, "model": "lab/model"}, limit=200, model="")
+        assert done.tokens == 300
+        assert meet(bundles("very " * 30, 10, tokens=30), limit=200, model="lab/other").flags == ("usage_estimated",)
+
+    @pytest.mark.parametrize("problem", [None, KeyError("gpt-none"), OSError("no network")])
+    def test_are_counted_by_tiktoken_if_it_is_installed_and_knows_the_model(self, monkeypatch, problem):
+        class Encoding:
+            def encode(self, text, disallowed_special):
+                return text.split()
+
+        def encoding_for_model(model):
+            if problem:
+                raise problem
+            return Encoding()
+
+        monkeypatch.setitem(sys.modules, "tiktoken", SimpleNamespace(encoding_for_model=encoding_for_model))
+        done = meet(bundles("very " * 30, 10, tokens=30), limit=200, model="gpt-x")
+        assert done.tokens == (375 if problem else 300)
 
     def test_are_nothing_of_the_kind_if_the_tokenizer_says_so(self):
         with Server(bundles(PROSE, 15, tokens=14), tokenizer=lambda text: {"count": 14 * 15}) as server:
@@ -179,6 +213,49 @@ class TestUsageThatCannotBe:
         usage["completion_tokens_details"] = {"reasoning_tokens": 50}
         done = meet(bundles("42", 1, tokens=55, usage=usage), limit=100)
         assert (done.tokens, done.flags) == (55, ())
+
+    @pytest.mark.parametrize(
+        ("total", "expected"), [(1_000, (995, ("limit_ignored",))), (16_000_000, (100, ("usage_wrong",)))]
+    )
+    def test_in_a_total_that_nothing_explains_is_not_called_generated(self, total, expected):
+        usage = {"prompt_tokens": 5, "completion_tokens": 9, "total_tokens": total}
+        done = meet(bundles("word ", 9, tokens=1, usage=usage), limit=100)
+        assert (done.tokens, done.flags, done.certain) == (*expected, 9)
+
+
+class TestUsageBeforeTheEnd:
+    """Some servers send a running count, and not all of them a last one."""
+
+    @staticmethod
+    def counts(*texts, end=None, tokens=8):
+        async def behave(request, reply):
+            await reply.head()
+            for place, text in enumerate(texts):
+                reply.server.generated += tokens
+                usage = {"usage": {"completion_tokens": tokens}} if not place else {}
+                await reply.event(reply.chunk([reply.choice(text)], **usage))
+            await reply.finish()
+            if end is not None:
+                await reply.usage(end)
+            await reply.end()
+
+        return behave
+
+    def test_is_not_a_count_of_what_follows(self):
+        done = meet(self.counts("eight short words ", "and eight more of them "), limit=20)
+        assert (done.tokens, done.usage_source, done.flags, done.certain) == (20, "assumed", (), 8)
+
+    def test_counts_the_text_beside_it(self):
+        done = meet(self.counts("eight short words "), limit=20)
+        assert (done.tokens, done.usage_source) == (8, "server")
+
+    def test_does_not_matter_if_another_one_follows(self):
+        done = meet(self.counts("eight short words ", "and eight more of them ", end=16), limit=20)
+        assert (done.tokens, done.usage_source, done.flags) == (16, "server", ())
+
+    def test_above_the_limit_is_noticed(self):
+        done = meet(self.counts(*["so many words that they are eight tokens "] * 2), limit=7)
+        assert (done.tokens, done.flags, done.certain) == (21, ("limit_ignored",), 8)
 
 
 class TestWhatIsLearnt:
@@ -275,6 +352,11 @@ class TestTheTable:
             (Seen(5, 20, None, wrong=True), (100, "assumed", ("usage_wrong",))),
             (Seen(5, 20, 9, reasoning=10), (100, "assumed", ("usage_wrong",))),
             (Seen(5, 20, 9, reasoning=200), (200, "assumed", ("usage_wrong", "limit_ignored"))),
+            (Seen(5, 20, 9, early=True), (100, "assumed", ())),
+            (Seen(5, 20, 4, early=True), (100, "assumed", ())),
+            (Seen(5, 900, 9, early=True), (225, "assumed", ("usage_estimated",))),
+            (Seen(5, 20, 101, early=True), (101, "server", ("limit_ignored",))),
+            (Seen(5, 20, 101, hidden=90), (101, "server", ("limit_ignored",))),
             (Seen(5, 900, None), (225, "assumed", ("usage_estimated",))),
             (Seen(5, 400, None), (100, "assumed", ())),
             (Seen(100, 700, None), (100, "assumed", ())),
@@ -290,6 +372,22 @@ class TestTheTable:
             found = charge(seen, 100, Density())
             assert found.tokens <= 100 or found.flags
             assert found.tokens >= max(seen.pieces, seen.used or 0)
+
+    def test_says_what_is_certain_wherever_more_is_charged(self):
+        density = Density()
+        for seen, certain in [
+            (Seen(101, 101, None), 101),
+            (Seen(5, 1_065, None), 101),
+            (Seen(5, 700, None, counted=109), 109),
+            (Seen(5, 20, 101), None),
+            (Seen(5, 20, 4), 5),
+            (Seen(5, 900, None), 84),
+            (Seen(5, 20, None), 5),
+            (Seen(5, 20, 9, reasoning=10), 9),
+            (Seen(5, 20, 9, early=True), 9),
+            (Seen(5, 20, 101, hidden=90), 11),
+        ]:
+            assert charge(seen, 100, density).least == certain, seen
 
 
 def test_runs_of_one_sign_are_few_tokens():
@@ -314,3 +412,10 @@ def test_an_honest_server_that_bundles_and_counts_nothing_is_charged_its_limit()
     """An estimate that is a little above the limit is no reason to charge more than was granted."""
     done = meet(bundles(PROSE, 14, tokens=14), limit=200)
     assert (done.tokens, done.usage_source, done.flags) == (200, "assumed", ())
+
+
+def test_text_beside_an_empty_delta_is_counted():
+    answer = Answer({"messages": []}, 3)
+    for _ in range(4):
+        answer.add({"choices": [{"delta": {"role": "assistant"}, "message": {"content": "word "}}]})
+    assert answer.overrun

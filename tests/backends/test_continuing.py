@@ -167,13 +167,13 @@ class TestASuffix:
         assert (last["messages"][-1]["content"] if body is CHAT else last["prompt"].removeprefix("hello")) == sent
         assert len(last["stop"]) == 4
 
-    def test_of_another_kind_sets_no_stop(self):
+    def test_of_another_kind_ends_with_its_line(self):
         async def land(backend):
             return await backend.complete(TEXT, 3, suffix="w0 w1 ")
 
         requests, landed = using(continues(), land)
         assert (landed.text, landed.finish) == ("w2 w3 w4 ", "length")
-        assert "stop" not in requests[0].body
+        assert requests[0].body["stop"] == ["\n"]
 
     @pytest.mark.parametrize(
         ("said", "text"),

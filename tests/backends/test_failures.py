@@ -1,11 +1,14 @@
 """What a failure costs, and whether it is asked again: one test for every row of the table in `_failures`."""
 
 import asyncio
+import json
 import socket
 import threading
+import time
 
 import pytest
 
+from shadowprice.backends import _http
 from shadowprice.backends._failures import checked_after_generating
 from shadowprice.backends.openai import OpenAIBackend
 from shadowprice.errors import BackendError, Denied, Refused, Unavailable
@@ -17,6 +20,10 @@ from .hostile import Server, fails
 pytestmark = pytest.mark.usefixtures("no_proxy")
 
 SCHEMA = {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}}
+NGINX = (
+    "<html>\n<head><title>502 Bad Gateway</title></head>\n<body><center><h1>502 Bad Gateway</h1></center></body></html>"
+)
+PAGE = "<!doctype html><style>a{}</style><h1>504</h1><p>Slow &amp; far</p>"
 COMPLETION = {"choices": [{"message": {"content": "hello"}}], "usage": {"completion_tokens": 9}}
 
 
@@ -32,6 +39,12 @@ def answers(status, content, kind="application/json", work=0, **headers):
             await reply.send(content)
 
     return behave
+
+
+async def busy_within_its_answer(request, reply):
+    await reply.head()
+    await reply.say(3)
+    await reply.event({"error": {"message": "slow down", "code": 429}})
 
 
 def row(outcome):
@@ -77,7 +90,7 @@ class TestNothing:
                 each.close()
         assert (*row(outcome), outcome.cause) == (Unavailable, 0, False, "no connection in time")
 
-    @pytest.mark.parametrize("status", [401, 402, 403, 404, 405])
+    @pytest.mark.parametrize("status", [401, 402, 403, 404, 405, 501])
     def test_a_key_an_account_a_model_or_an_address_that_is_denied(self, status):
         outcome = meet(fails(status, "invalid api key"))
         assert (*row(outcome), outcome.cause) == (Denied, 0, True, f"{status}: invalid api key")
@@ -117,12 +130,49 @@ class TestNothing:
             ("It works!", "text/plain"),
             ({"status": "ok"}, "application/json"),
             ([1, 2], "application/json"),
+            ("", "text/html"),
+            ("", "text/plain"),
         ],
         ids=str,
     )
     def test_a_status_200_without_a_completion(self, content, kind):
         outcome = meet(answers(200, content, kind))
         assert (*row(outcome), outcome.cause) == (Unavailable, 0, True, f"not a completion ({kind})")
+
+    def test_a_page_that_breaks_off(self):
+        async def behave(request, reply):
+            await reply.head(200, "text/html", content_length="1000")
+            await reply.send("<html>Sign in")
+
+        assert row(meet(behave)) == (Unavailable, 0, True)
+
+    @pytest.mark.parametrize(
+        ("error", "expected"),
+        [
+            ({"code": 429}, (Unavailable, 0)),
+            ({"code": "503", "message": "loading"}, (Unavailable, 0)),
+            ({"code": "rate_limit_exceeded"}, (Unavailable, 0)),
+            ({"code": None, "type": "rate_limit_exceeded"}, (Unavailable, 0)),
+            ({"code": 401}, (Denied, 0)),
+            ({"code": "insufficient_quota"}, (Denied, 0)),
+            ({"code": 400}, (Refused, 0)),
+            ({"code": 500}, (Unavailable, None)),
+            ({"code": 1234}, (Unavailable, None)),
+            ({"code": 429, "failed_generation": "hel"}, (Unavailable, None)),
+        ],
+        ids=str,
+    )
+    def test_a_status_200_with_an_error_that_names_another(self, error, expected):
+        async def streamed(request, reply):
+            await reply.head()
+            await reply.event({"error": error})
+
+        async def in_an_event(request, reply):
+            await reply.head()
+            await reply.send(f"event: error\ndata: {json.dumps(error)}\n\n")
+
+        for behaviour in (answers(200, {"error": error}), streamed, in_an_event):
+            assert row(meet(behaviour)) == (*expected, True)
 
 
 class TestAnUnknownCost:
@@ -165,7 +215,7 @@ class TestAnUnknownCost:
         assert second.tokens == 10
         assert len(server.requests) == 2  # one for each attempt
 
-    @pytest.mark.parametrize("status", [307, 400, 401, 402, 403, 404, 405, 413, 422, 429, 503])
+    @pytest.mark.parametrize("status", [307, 400, 401, 402, 403, 404, 405, 413, 422, 429, 501, 503])
     @pytest.mark.parametrize(
         "content",
         [
@@ -184,7 +234,7 @@ class TestAnUnknownCost:
         outcome = meet(answers(503, {"padding": "x" * 100_000, **COMPLETION}, work=9))
         assert outcome.tokens is None
 
-    @pytest.mark.parametrize("status", [408, 409, 500, 501, 502, 504, 520, 529, 599])
+    @pytest.mark.parametrize("status", [408, 409, 500, 502, 504, 520, 529, 599])
     def test_trouble_within_the_server(self, status):
         outcome = meet(fails(status, work=10))
         assert (*row(outcome), outcome.cause) == (Unavailable, None, True, f"{status}: no")
@@ -200,7 +250,7 @@ class TestAnUnknownCost:
             answers(200, {"error": {"message": "upstream failed"}}, work=9),
             answers(200, '{"choices": [{"mess', "application/octet-stream", work=9),
             answers(200, "", "text/event-stream", work=9),
-            answers(200, "", "text/html", work=9),
+            busy_within_its_answer,
             hostile.hangs_up,
             hostile.hangs_up_in_mid_stream,
             hostile.silence,
@@ -226,6 +276,46 @@ class TestACompletionInAnotherForm:
             await reply.usage(3)
 
         assert meet(behave).tokens == 3
+
+    def test_may_be_a_line_for_every_event(self):
+        async def behave(request, reply):
+            await reply.head(200, "application/x-ndjson")
+            reply.server.generated += 2
+            events = [reply.chunk([reply.choice(text, finish)]) for text, finish in [("a ", None), ("b ", "stop")]]
+            events.append({"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 2}})
+            await reply.send("".join(json.dumps(event) + "\n" for event in events))
+
+        done = meet(behave)
+        assert (done.text, done.tokens, done.usage_source, done.flags) == ("a b ", 2, "server", ())
+
+
+class TestAnAnswerWithoutAFinishReason:
+    """What was paid for is kept if it is complete: up to [DONE], or a whole body of JSON."""
+
+    @pytest.mark.parametrize(("limit", "finish"), [(10, "stop"), (3, "length")])
+    def test_in_a_stream(self, limit, finish):
+        async def behave(request, reply):
+            await reply.head()
+            await reply.say(3)
+            await reply.usage(3)
+            await reply.end()
+
+        done = meet(behave, limit=limit)
+        assert (done.text, done.tokens, done.finish, done.flags) == ("w0 w1 w2 ", 3, finish, ("malformed",))
+
+    def test_in_a_stream_without_usage(self):
+        done = meet(hostile.streams("data: [DONE]\n\n"))
+        assert (done.text, done.tokens, done.flags) == ("w0 w1 w2 ", 10, ("malformed",))
+
+    @pytest.mark.parametrize("finish", [{}, {"finish_reason": None}])
+    def test_in_a_body(self, finish):
+        content = {"choices": [{"message": {"content": "w0 "}, **finish}], "usage": {"completion_tokens": 1}}
+        done = meet(answers(200, content, work=1))
+        assert (done.text, done.tokens, done.flags) == ("w0 ", 1, ("malformed",))
+
+    def test_is_none_if_it_says_nothing(self):
+        content = {"choices": [{"message": {"content": ""}}], "usage": {"completion_tokens": 9}}
+        assert row(meet(answers(200, content, work=9))) == (Unavailable, None, True)
 
 
 class TestTheCause:
@@ -265,10 +355,49 @@ class TestTheCause:
             (hostile.error_in_the_stream, "error: out of memory"),
             (fails(503), "503: no"),
             (answers(500, "", "text/html"), "500: no reason given"),
+            (answers(502, NGINX, "text/html"), "502: Bad Gateway"),
+            (answers(504, PAGE, "text/html"), "504: Slow & far"),
+            (answers(500, "<br>", "text/html"), "500: <br>"),
         ],
     )
     def test_is_short_and_says_what_happened(self, behaviour, cause):
         assert meet(behaviour).cause == cause
+
+
+def test_a_status_200_with_a_completion_in_another_form_may_have_cost_anything():
+    with Server(answers(200, [COMPLETION], work=9)) as server:
+        assert ask(server.url).tokens is None
+
+
+def test_a_stream_that_is_called_json_is_read():
+    async def behave(request, reply):
+        await reply.head(200, "application/json")
+        await reply.say(3)
+        await reply.finish()
+        await reply.usage(3)
+        await reply.end()
+
+    with Server(behave) as server:
+        assert ask(server.url).tokens == 3
+
+
+def test_an_error_that_trickles_in_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(_http, "_REASON_TIMEOUT", 0.3)
+
+    async def behave(request, reply):
+        await reply.head(503, "application/json")
+        await reply.send('{"error": "')
+        while True:
+            await reply.send("x")
+            await asyncio.sleep(0.02)
+
+    with Server(behave) as server:
+        start = time.monotonic()
+        outcome = ask(server.url, timeout=4, stall_timeout=4)
+        assert time.monotonic() - start < 2
+        assert server.saw_hang_up(within=2)
+    assert row(outcome) == (Unavailable, None, True)  # long JSON may be an answer
+    assert outcome.cause.startswith("503: ")
 
 
 def test_what_is_refused_before_it_is_sent_says_so():

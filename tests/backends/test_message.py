@@ -24,6 +24,63 @@ def message(*parts, finish="stop"):
     return done.body["choices"][0]["message"]
 
 
+ODD = {  # as JSON
+    "half a character": r'"\ud83d"',
+    "a number beyond 64 bits": "1" + "0" * 30,
+    "a number that no float holds": "1" + "0" * 5000,
+    "deep lists": "[" * 300 + "]" * 300,
+    "deep objects": '{"a":' * 300 + "1" + "}" * 300,
+    "a character of value 0": r'"a\u0000b"',
+    "true": "true",
+    "a number": "1.5",
+    "a list": '[1, "x"]',
+    "an object with an odd name": r'{"\ud800": "\ud800"}',
+    "infinity": "Infinity",
+}
+CALL = {"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+EVENT = {
+    "id": "x",
+    "created": 1,
+    "model": "m",
+    "system_fingerprint": "fp",
+    "choices": [
+        {
+            "index": 0,
+            "delta": {"role": "assistant", "content": "b", "reasoning_content": "r", "tool_calls": [CALL]},
+            "logprobs": {"content": [{"token": "b", "top_logprobs": []}]},
+            "finish_reason": None,
+        }
+    ],
+    "usage": {"prompt_tokens": 5, "completion_tokens": 2, "completion_tokens_details": {"reasoning_tokens": 1}},
+}
+
+
+def places(value, path=()):
+    """The path of every value in an event."""
+    for name, each in value.items() if isinstance(value, dict) else enumerate(value):
+        yield (*path, name)
+        if isinstance(each, dict | list):
+            yield from places(each, (*path, name))
+
+
+@pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
+@pytest.mark.parametrize("path", [*places(EVENT)], ids=lambda path: ".".join(map(str, path)))
+def test_one_odd_value_costs_no_answer(path, odd):
+    event = json.loads(json.dumps(EVENT))
+    place = event
+    for name in path[:-1]:
+        place = place[name]
+    place[path[-1]] = "odd"
+    answer = Answer(CHAT, 50)
+    answer.add({"choices": [{"delta": {"content": "a"}}]})
+    answer.add(parse_json(json.dumps(event).replace('"odd"', odd).encode()))
+    answer.add({"choices": [{"delta": {"content": "c"}, "finish_reason": "stop"}]})
+    done = answer.completion("m")
+    assert done.text.startswith("a")
+    assert done.text.endswith("c")
+    chunk_line(done, sample=0, landing=False)
+
+
 class TestAMessage:
     def test_keeps_a_function_call(self):
         call = {"function_call": {"name": "add", "arguments": ""}}

@@ -119,7 +119,6 @@ class TestABrokenStream:
         "events",
         [
             (),
-            ("data: [DONE]\n\n",),
             ("\x00\x01 garbage\n\n", "more: of it\n\n"),
             ("data: {not json}\n\n",),
             ('data: {"choices": [{"delta": {"content": "cut of',),
@@ -131,7 +130,6 @@ class TestABrokenStream:
             ('data: {"choices": [{"delta": {"content": 5}}]}\n\n',),
             ('data: {"choices": [{"delta": {"tool_calls": 5}}]}\n\n',),
             ('data: {"choices": [{"delta": {"tool_calls": [{"index": {}, "function": {}}]}}]}\n\n',),
-            ('data: {"choices": [{"delta": {}, "finish_reason": 5}]}\n\n',),
             ("data: " + "[" * 100_000 + "\n\n",),
         ],
         ids=lambda events: str(events)[:60],

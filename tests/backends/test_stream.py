@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shadowprice.backends._events import EventParser, Malformed, ServerError, parse_json, read_event
+from shadowprice.backends._events import EventParser, ServerError, parse_json, read_event
 from shadowprice.backends._stream import Answer
 
 CHAT = {"messages": [{"role": "user", "content": "hello"}]}
@@ -133,6 +133,9 @@ class TestAnAnswer:
         assert (done.input_tokens, done.cached_tokens) == expected
 
     @pytest.mark.parametrize("event", [17, None, [], "x", {"choices": 5}, {"choices": [{"delta": {"content": 5}}]}])
-    def test_is_made_of_events_in_the_right_form(self, event):
-        with pytest.raises(Malformed):
-            Answer(CHAT, 10).add(event)
+    def test_leaves_out_events_that_are_not_in_the_form_of_the_protocol_and_is_flagged(self, event):
+        answer = Answer(CHAT, 10)
+        for each in (chunk("a"), event, {**chunk("b", finish_reason="stop"), "usage": {"completion_tokens": 2}}):
+            answer.add(each)
+        done = answer.completion("m")
+        assert (done.text, done.tokens, done.flags) == ("ab", 2, ("malformed",))

@@ -138,10 +138,12 @@ class Keeping:
     delay   seconds before the end of a response, after its last event
     lost    the request at which a connection is closed instead, without a byte of response
     closes  it does not keep them after all
+    refuses it answers 400, and closes the connection at the next request, without a byte of response
     """
 
-    def __init__(self, *, delay=0.0, lost=0, closes=False):
-        self.delay, self.lost, self.closes, self.connections, self.requests = delay, lost, closes, 0, 0
+    def __init__(self, *, delay=0.0, lost=0, closes=False, refuses=False):
+        self.delay, self.lost, self.closes, self.refuses = delay, lost, closes, refuses
+        self.connections, self.requests = 0, 0
 
     def __enter__(self):
         self._socket = socket.create_server(("127.0.0.1", 0))
@@ -171,6 +173,10 @@ class Keeping:
                 stream.read(length)
                 self.requests += 1
                 if self.requests == self.lost:
+                    return
+                if self.refuses:
+                    connection.sendall(b"HTTP/1.1 400 -\r\ncontent-length: 2\r\n\r\nno")
+                    stream.readline()
                     return
                 usage = {"prompt_tokens": 1, "completion_tokens": 3}
                 event = {"choices": [{"delta": {"content": "w0 w1"}, "finish_reason": "stop"}], "usage": usage}
@@ -214,6 +220,12 @@ class TestAConnection:
             done = several(server.url, [CHAT] * 6, pauses=[0.2])
         assert [each.tokens for each in done] == [3] * 6
         assert server.connections == 6
+
+    def test_is_not_used_again_after_a_refusal_before_the_server_is_known_to_keep_it(self):
+        with Keeping(refuses=True) as server:
+            done = several(server.url, [CHAT] * 5)
+        assert [(type(each).__name__, each.tokens) for each in done] == [("Refused", 0)] * 5
+        assert server.connections == 5
 
     def test_that_was_used_before_and_is_lost_has_an_unknown_cost_and_ends_all_reuse(self):
         with Keeping(lost=3) as server:

@@ -84,6 +84,16 @@ class TestTheSameFileForEveryCommand:
             assert command("collect", path, "--out", "t", *where, f"{path}.run") == 0
             assert [trace.correct for trace in read_traces("t")] == [None, None]
 
+    def test_how_many_requests_a_batch_file_has_is_printed_and_where_they_go(self, batch, server, capsys):
+        path = batch([request_line("a"), request_line("b")])
+        more = ["--budget", "9k", "--out", "-", "--errors", os.devnull]
+        where = ["--base-url", server.url, "--model", "m"]
+        for name, line in (("plan", "  admitted  2 requests, "), ("run", "  answered   2 requests, ")):
+            assert command(name, path, *more, *(where if name == "run" else [])) == 0
+            printed = capsys.readouterr().err.splitlines()
+            assert printed[0] == f"2 requests from {path} (OpenAI Batch)"
+            assert next(each for each in printed if each.startswith(line)).endswith(" -> standard output")
+
     def test_standard_input_is_recognised_by_its_content(self, inside):
         for content in (FORMS["q.csv"], FORMS["q.jsonl"], "Say word, please.\nSay bird\n"):
             done = subprocess.run(
@@ -286,7 +296,17 @@ class TestWords:
     def test_how_many(self, number, noun, words):
         assert common.count(number, noun) == words
 
-    @pytest.mark.parametrize(("number", "words"), [(0.123, "0.12"), (9.96, "10"), (10.4, "10"), (12345.6, "12,346")])
+    @pytest.mark.parametrize(
+        ("number", "words"),
+        [
+            (0, "about 0"),
+            (0.0068, "less than 0.01"),
+            (0.123, "about 0.12"),
+            (9.96, "about 10"),
+            (10.4, "about 10"),
+            (12345.6, "about 12,346"),
+        ],
+    )
     def test_about_how_many(self, number, words):
         assert common.about(number) == words
 
@@ -322,3 +342,68 @@ class TestFilesThatMustDiffer:
         common.refuse_same_file(input="-", out="-", errors=None, forecast=None)
         with pytest.raises(InputError, match="is both out and errors"):
             common.refuse_same_file(out="-", errors="-")
+
+
+class TestFilesOfOtherPrograms:
+    """What spreadsheets, datasets and other tools write is read as meant, or refused in a line with the fix."""
+
+    @pytest.mark.parametrize(
+        ("name", "content"),
+        {
+            "Excel with its separator": ("q.csv", "sep=;\r\nquestion;answer\r\nWhat is 2?;2\r\nWhat is 3?;3\r\n"),
+            "an old Macintosh table": ("q.csv", "question,answer\rWhat is 2?,2\rWhat is 3?,3\r"),
+            "old Macintosh lines": ("q.txt", "What is 2?\rWhat is 3?\r"),
+            "bars": ("q.csv", "question|answer\nWhat is 2?|2\nWhat is 3?|3\n"),
+            "chats in a table": (
+                "q.csv",
+                'messages\n"[{""role"":""user"",""content"":""What is 2?""}]"\n'
+                '"[{""role"":""user"",""content"":""What is 3?""}]"\n',
+            ),
+        }.values(),
+    )
+    def test_are_read_as_meant(self, name, content, inside, capsys):
+        assert command("plan", write(name, content), "--budget", "2k", "--out", "plan.jsonl") == 0
+        assert f"2 questions from {name}: " in capsys.readouterr().err
+        bodies = [line["body"] for line in read_jsonl(inside / "plan.jsonl")]
+        assert [body["messages"][0]["content"] for body in bodies] == ["What is 2?", "What is 3?"]
+
+    @pytest.mark.parametrize(
+        ("name", "content", "message"),
+        {
+            "a column of another name": ("q.csv", "text\nWhy?\n", "there are text (name the questions with --prompt-f"),
+            "no header": ("q.csv", "Why?,4\nHow?,5\n", "or begin with a line of column names)"),
+            "inside a field": ("q.jsonl", '{"data": {"question": "Why?"}}\n', "jq -c '. + .data' OLD > NEW.jsonl)"),
+            "inside a list": ("q.json", '{"data": [{"question": "Why?"}]}\n', "jq -c '.data[]' OLD > NEW.jsonl)"),
+            "two places": ("q.jsonl", '{"instruction": "Translate", "input": "Ja"}\n', "the question is in two places"),
+            "texts in JSON": ("q.jsonl", '"Why?"\n', 'write {"question": ..., "answer": ...})'),
+            "Python in a table": ("q.csv", "messages\n\"[{'role': 'user'}]\"\n", "not JSON (write it with json.dumps)"),
+            "an old spreadsheet": ("q.xls", b"\xd0\xcf\x11\xe0" + bytes(99), "is an old spreadsheet or document (save"),
+            "Parquet": ("q.parquet", b"PAR1\x15\x04", "is a Parquet file (save it as JSON lines"),
+            "zstd": ("q.jsonl.zst", b"\x28\xb5\x2f\xfd\xc8", "is packed with zstd (unpack it"),
+            "UTF-32": ("q.txt", "Why?\n".encode("utf-32"), "is UTF-32, not UTF-8 (convert it: iconv -f UTF-32"),
+            "a limit in line 3": (
+                "q.jsonl",
+                '{"messages": [{"role": "user", "content": "a"}]}\n\n'
+                '{"messages": [{"role": "user", "content": "b"}], "max_tokens": "9"}\n',
+                "q.jsonl:3: max_tokens is '9'",
+            ),
+        }.values(),
+    )
+    def test_are_refused_in_one_line_with_the_fix(self, name, content, message, inside, capsys):
+        assert command("plan", write(name, content), "--budget", "2k") == 2
+        printed = capsys.readouterr().err
+        assert message in printed
+        assert printed.count("\n") == 1
+        assert os.listdir(inside) == [name]
+
+    def test_bodies_of_requests_keep_their_limits_and_settings(self, inside, capsys):
+        record = {"messages": [{"role": "user", "content": "Why?"}], "max_tokens": 20, "temperature": 0.7, "note": 1}
+        path = write("q.jsonl", json.dumps(record) + "\n")
+        assert command("plan", path, "--budget", "2k", "--limit-field", "max_tokens", "--out", "plan.jsonl") == 0
+        assert "messages -> prompt, max_tokens, temperature -> request" in capsys.readouterr().err
+        (line,) = read_jsonl(inside / "plan.jsonl")
+        assert line["body"] == {"messages": record["messages"], "max_tokens": 20, "temperature": 0.7}
+
+    def test_results_may_all_be_thrown_away(self, capsys):
+        path = write("q.txt", "Why?\n")
+        assert command("plan", path, "--budget", "2k", "--out", os.devnull, "--errors", os.devnull) == 0

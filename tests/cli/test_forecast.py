@@ -53,7 +53,7 @@ def test_to_standard_output_and_from_standard_input(folder, asked):
             [*COMMAND, "forecast", "-", "--forecaster", folder],
             stdin=source, capture_output=True, timeout=120,
         )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, b"")
+    assert (done.returncode, done.stderr) == (0, b"100 requests from standard input (OpenAI Batch)\n")
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(lines) == 100
     assert all(line["tokens"] >= 1 and 0 < line["solve"] < 1 for line in lines)
@@ -78,7 +78,7 @@ def test_the_default_is_the_forecaster_in_the_package(asked, tmp_path):
 def test_a_reader_that_stops_early_causes_no_error(batch):
     path = batch([request_line(f"r{i}") for i in range(20_000)])
     done = subprocess.run(
-        ["bash", "-o", "pipefail", "-c", f"{sys.executable} -m shadowprice forecast {path} | head -n 1"],
+        ["bash", "-o", "pipefail", "-c", f"{sys.executable} -m shadowprice forecast {path} --quiet | head -n 1"],
         capture_output=True, timeout=120,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, b"")
@@ -86,7 +86,7 @@ def test_a_reader_that_stops_early_causes_no_error(batch):
 
 def test_a_bad_line_leaves_no_file(batch, tmp_path, capsys):
     path = batch([request_line("a"), '{"custom_id": "b"}'])
-    assert main(["forecast", str(path), "--out", str(tmp_path / "lengths.jsonl")]) == 2
+    assert main(["forecast", str(path), "--out", str(tmp_path / "lengths.jsonl"), "--quiet"]) == 2
     assert capsys.readouterr().err.startswith(f"shadowprice: {path}:2: no body")
     assert sorted(os.listdir(tmp_path)) == ["requests.jsonl"]
 

@@ -1,17 +1,23 @@
 """Signals while a model is asked: a line, an exit code, and a run that can be resumed."""
 
 import asyncio
+import contextlib
+import fcntl
 import json
 import os
 import pty
+import re
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 
 import pytest
 
 from shadowprice.accounts.sqlite import Ledger
+from shadowprice.cli import main
 
 from ..backends import hostile
 from ..conftest import request_line
@@ -131,6 +137,35 @@ def test_a_terminal_that_is_closed_loses_nothing(command, tmp_path):
         assert (spent, "orphan" in kinds) == (server.generated, False)
 
 
+def test_progress_on_a_terminal_of_80_columns(command, tmp_path):
+    """A bar, the budget and the requests, drawn again and again in the same place; no line is wrapped."""
+    with hostile.Server(talks(60, pause=0.05)) as server:
+        arguments = command(
+            server.url, "--policy", "uniform", "--concurrency", "2", "--rate-in", "1", "--rate-out", "2"
+        )
+        process, terminal = pty.fork()
+        if process == 0:
+            os.chdir(tmp_path)
+            os.environ.update(TERM="xterm", LANG="C.UTF-8")
+            os.execv(arguments[0], arguments)
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        drawn = b""
+        with contextlib.suppress(OSError):  # how the end of a terminal is reported
+            while piece := os.read(terminal, 65536):
+                drawn += piece
+        os.close(terminal)
+        assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
+    frames = [frame.splitlines() for frame in re.split(r"\r(?:\x1b\[\d+A)?\x1b\[J", drawn.decode())]
+    bars = [frame for frame in frames if "in flight" in "".join(frame)]
+    assert len(bars) > 10
+    for frame in bars:
+        assert re.match(r" *\d+% [█░#-]{40}  \d:\d\d", frame[0])
+        assert re.match(r" +[\d,]+ of 10,000 tokens used, \d+ per second", frame[1])
+        assert re.match(r" +\d+ of 10 answered, 0 cut, 0 declined, 0 failed; \d in flight", frame[2])
+        assert max(map(len, frame)) < 80
+    assert len({frame[1] for frame in bars}) > 10  # it moves while answers are being generated
+
+
 @pytest.mark.parametrize("more", [[], ["--teacher-url", "http://127.0.0.1:9/v1"]])
 def test_ctrl_c_while_the_teacher_is_asked(command, start, more):
     with hostile.Server(talks(10, pause=0.05)) as server:
@@ -157,7 +192,7 @@ sys.meta_path.insert(0, Interrupts())
 from shadowprice.__main__ import main
 sys.exit(main())
 """
-    process = start(command("http://127.0.0.1:9/v1", script=script))
+    process = start(command("http://127.0.0.1:9/v1", "--quiet", script=script))
     _, error = process.communicate(timeout=30)
     # Python itself ends by the signal if the interrupt came while it ran generated code; shells show 130 then, too.
     assert process.returncode in (130, -signal.SIGINT)
@@ -177,3 +212,10 @@ sys.exit(main())
     process = start([sys.executable, "-c", script])
     assert process.communicate(timeout=30) == ("", "")
     assert process.returncode == 3
+
+
+def test_an_empty_address_is_not_taken_for_a_model_on_this_machine(batch, capsys):
+    """As in --base-url "$URL" with a variable that is not set."""
+    path = batch([request_line("q")])
+    assert main(["run", str(path), "--budget", "100", "--base-url", "", "--quiet"]) == 2
+    assert "the base URL is invalid" in capsys.readouterr().err

@@ -61,6 +61,27 @@ def test_grants_are_capped_at_what_the_context_leaves_and_what_does_not_fit_is_r
     assert run(path, *more, "--resume", "--context", 1280) == 0
 
 
+@pytest.mark.parametrize("more", [(), ("--policy", "expected")])
+def test_what_does_not_fit_is_not_called_declined_and_takes_no_part_in_the_market(run, batch, tmp_path, capsys, more):
+    path = batch(
+        [
+            request_line("long", "Prove this theorem about primes in every detail. " * 60),
+            request_line("much", "Prove that there are infinitely many primes, in detail.", max_tokens=1000),
+            request_line("short", "What is 2 + 2?", ignore_eos=True, temperature=0),
+        ]
+    )
+    assert run(path, *more, "--budget", 40) == 3
+    said = capsys.readouterr().out
+    assert "answered   0 requests, 1 more cut short" in said
+    assert "unanswered 0 declined, 2 failed, 0 not sent" in said
+    assert "failed     2 requests: longer than the context of 256 tokens, see --context (raise --context; then" in said
+    found = lines(tmp_path)
+    assert [found[name]["error"]["code"] for name in ("long", "much")] == ["context_length_exceeded"] * 2
+    assert found["short"]["shadowprice"]["cost"] == 40
+    assert run(path, *more, "--budget", 40, "--resume", "--context", 1280) == 3
+    assert "unanswered 2 declined, 0 failed" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("more", [("--policy", "uniform"), ("--policy", "uniform", "--max-tokens", 240)])
 def test_no_more_is_granted_than_the_context_leaves(run, batch, tmp_path, capsys, more):
     path = batch([request_line("story", STORY, ignore_eos=True, temperature=0)])

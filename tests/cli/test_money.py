@@ -159,3 +159,33 @@ def continues(words: int):
         await reply.end()
 
     return behave
+
+
+class TestAPlan:
+    RATES = ("--rate-in", "0.15", "--rate-out", "0.60")
+
+    def test_in_dollars_it_counts_prompts_as_well(self, batch, tmp_path, capsys):
+        path = batch([request_line(f"q{i}") for i in range(40)])
+        assert main(["plan", str(path), "--budget", "$0.003", *self.RATES, "--json"]) == 3
+        plan = json.loads(capsys.readouterr().out)
+        lines = read_jsonl(tmp_path / "requests.planned.jsonl")
+        generated = sum(line["body"]["max_completion_tokens"] for line in lines)
+        assert plan["budget"] == 3_000_000
+        assert 0 < 600 * generated < plan["cost"] <= 3_000_000
+        assert len(lines) == plan["admitted"] < 40
+
+    def test_it_says_so(self, batch, capsys):
+        path = str(batch([request_line(f"q{i}") for i in range(40)]))
+        assert main(["plan", path, "--budget", "$0.003", *self.RATES]) == 3
+        said = capsys.readouterr().out
+        assert "40 requests, $0.003, policy expected" in said
+        assert " at most with prompts -> " in said
+        assert "$0.0003 would buy +" in said
+        assert main(["plan", path, "--budget", "900", *self.RATES, "--force"]) == 3
+        assert re.search(r"900 tokens granted, \$0\.00\d+ at most -> ", capsys.readouterr().out)
+        assert main(["plan", path, "--budget", "9k", "--count", "input+output", "--force"]) == 3
+        assert " tokens at most with prompts -> " in capsys.readouterr().out
+
+    def test_without_rates_it_says_what_to_give(self, batch, capsys):
+        assert main(["plan", str(batch([request_line("a")])), "--budget", "$5"]) == 2
+        assert "(give rates in dollars per million tokens, as --rate-in 0.15" in capsys.readouterr().err

@@ -18,10 +18,11 @@ from ..talking import talks
 
 
 @pytest.fixture
-def run(tmp_path, batch):
+def run(tmp_path, batch, request):
     """A run that has ended, and the function that resumes it."""
+    words = getattr(request, "param", 5)
     path = batch([request_line("a"), request_line("b")])
-    with hostile.Server(talks(5)) as server:
+    with hostile.Server(talks(words)) as server:
 
         def command(*more):
             names = {"--out": "out", "--errors": "err", "--run-folder": "run"}
@@ -69,7 +70,8 @@ class TestTheManifest:
         "fields",
         [
             {"budget": "500"}, {"budget": None}, {"budget": True}, {"budget": -1}, {"budget": 1.5}, {"asked": []},
-            {"asked": {"rates": {"input": "a"}}}, {"asked": {"samples": "two"}}, {"asked": {"policy": ["x"]}},
+            {"asked": {"rates": {"input": "a"}}}, {"asked": {"rates": {"output": 0}}},
+            {"asked": {"rates": {"cached": -1}}}, {"asked": {"samples": "two"}}, {"asked": {"policy": ["x"]}},
             {"rounds": {}}, {"rounds": [1]}, {"rounds": [{"budget": 1}]}, {"rounds": None}, {"done": "yes"},
             {"summary": [1]}, {"summary": {"requests": "2"}}, {"summary": {"requests": 2, "outcomes": [1]}},
             {"summary": {"requests": 2, "rounds": [{"budget": "x"}]}}, {"teacher": "x"}, {"teacher": {"asked": 1}},
@@ -82,6 +84,13 @@ class TestTheManifest:
         change(tmp_path, **fields)
         assert commands[name]() == 2
         assert "manifest.json: damaged" in one_line(capsys)
+
+    @pytest.mark.parametrize("run", [20], indirect=True)  # words, which take several attempts
+    def test_may_lack_what_a_report_can_do_without(self, commands, tmp_path, capsys, name):
+        asked = json.loads((tmp_path / "run" / "manifest.json").read_text())["asked"]
+        change(tmp_path, asked={**asked, "samples": None})
+        assert commands[name]() in (0, 2)
+        assert "Traceback" not in capsys.readouterr().err
 
     @pytest.mark.parametrize("file", ["manifest.json", "ledger.sqlite", "ledger.sqlite.mark"])
     @pytest.mark.parametrize("kind", ["pipe", "folder"])

@@ -126,6 +126,15 @@ class TestAPlan:
         assert plan(path, "--budget", "10k", "--policy", "clear", "--option", "beta=0.01", "--json") == 0
         assert json.loads(capsys.readouterr().out)["granted"] < 1000
 
+    def test_no_share_is_written_in_powers_of_ten(self, batch, capsys):
+        path = batch([request_line(f"q{i}", "Prove this theorem about primes, and explain it.") for i in range(20)])
+        plan(path, "--budget", 100, "--policy", "clear", "--quiet")
+        assert "  expected  within 100% of the best\n" in capsys.readouterr().out
+
+    def test_one_token_is_not_several(self, batch, capsys):
+        plan(batch([request_line("a")]), "--budget", 1, "--policy", "uniform")
+        assert "1 request, 1 token granted -> " in capsys.readouterr().out
+
     def test_max_tokens_limits_every_answer(self, batch, tmp_path):
         plan(batch([request_line("a"), request_line("b")]), "--budget", "10k", "--max-tokens", 300)
         for line in read_jsonl(tmp_path / "requests.planned.jsonl"):
@@ -239,7 +248,7 @@ class TestBadInput:
     def refused(self, capsys, tmp_path, *arguments) -> str:
         (tmp_path / "out.jsonl").write_text("kept")
         before = sorted(p.name for p in tmp_path.iterdir())
-        code = main(["plan", *map(str, arguments), "--out", str(tmp_path / "out.jsonl"), "--force"])
+        code = main(["plan", *map(str, arguments), "--out", str(tmp_path / "out.jsonl"), "--force", "--quiet"])
         captured = capsys.readouterr()
         assert code == 2
         assert captured.out == ""
@@ -304,7 +313,9 @@ class TestBadInput:
 def test_an_interrupted_plan_leaves_nothing_behind(number, batch, tmp_path):
     path = batch([request_line(f"r{i}", "word " * 50) for i in range(60_000)])
     before = sorted(os.listdir(tmp_path))
-    process = subprocess.Popen([*COMMAND, "plan", str(path), "--budget", "1M"], stderr=subprocess.PIPE, cwd=tmp_path)
+    process = subprocess.Popen(
+        [*COMMAND, "plan", str(path), "--budget", "1M", "--quiet"], stderr=subprocess.PIPE, cwd=tmp_path
+    )
     deadline = time.monotonic() + 60
     while not any(name.startswith(".shadowprice-") for name in os.listdir(tmp_path)):
         assert time.monotonic() < deadline

@@ -76,6 +76,16 @@ def test_the_end_is_that_of_the_budget_or_of_the_requests(meter, clock, spent, e
     assert meter.left == left
 
 
+def test_the_first_tokens_do_not_show_how_long_the_rest_will_take(meter, clock):
+    meter.update(state(running=7))
+    clock.now += 10
+    meter.update(state(running=7, generating=1))
+    assert "left" not in meter.line()
+    clock.now += 10
+    meter.update(state(running=7, generating=100))
+    assert meter.left == pytest.approx(180)
+
+
 def test_time_passes_while_nothing_happens(meter, clock):
     meter.update(state())
     clock.now += 10
@@ -110,6 +120,14 @@ def test_waiting_for_a_server_is_shown(meter):
     assert meter.line().endswith("; waiting: server unavailable (503), retrying in 8 s")
 
 
+def test_what_is_waited_for_is_shown_in_full_at_80_columns(meter):
+    waiting = "server unavailable (connection refused (127.0.0.1:18111)), retrying in 7 s"
+    meter.update(state(waiting=waiting))
+    lines = meter.lines(79)
+    assert " ".join(line.strip() for line in lines[3:]) == f"waiting: {waiting}"
+    assert max(map(len, lines)) < 80
+
+
 def test_a_run_that_was_stopped_has_no_end_to_expect(meter, clock):
     meter.update(state())
     clock.now += 10
@@ -134,6 +152,22 @@ def test_large_numbers_fit_80_columns(clock):
     clock.now += 40_000
     meter.update(state(10**9, budget=10**10, price=4.51e-09, running=128, **outcomes))
     assert max(map(len, meter.lines())) < 80
+
+
+def test_a_log_reports_at_once_that_the_server_is_unavailable(meter, clock, capsys):
+    log = _Log(meter)
+    for seconds, waiting, lines in [
+        (0.1, "", 0),
+        (0.1, "503", 1),
+        (1, "503", 0),
+        (1, "", 0),
+        (1, "503", 0),
+        (9, "", 1),
+    ]:
+        clock.now += seconds
+        meter.update(state(waiting=waiting))
+        log.event()
+        assert capsys.readouterr().err.count("\n") == lines
 
 
 def test_a_log_has_a_line_every_5_percent_or_every_ten_seconds(meter, clock, capsys):

@@ -105,8 +105,9 @@ class TestTheCommand:
         [
             (["--rate-in", "1"], "no --rate-out (give both, as --rate-in 0.15 --rate-out 0.60)"),
             (["--rate-out", "1", "--rate-cached", "1"], "no --rate-in (give both"),
-            (["--rate-in", "a", "--rate-out", "b"], "are not dollars per million tokens"),
-            (["--rate-in", "1/0", "--rate-out", "1"], "are not dollars per million tokens"),
+            (["--rate-in", "a", "--rate-out", "b"], "the rate of input is 'a', not dollars per million tokens"),
+            (["--rate-in", "1/0", "--rate-out", "1"], "is '1/0', not dollars per million tokens"),
+            (["--rate-in", "1", "--rate-out", "4", "--rate-cached", "-1"], "the rate of cached input is '-1', not"),
             (["--rate-in", "1", "--rate-out", "0"], "an output token must cost something"),
             (["--budget", "$5"], "(give rates in dollars per million tokens, as --rate-in 0.15 --rate-out 0.60)"),
             (["--budget", "$5", "--rate-in", "1", "--rate-out", "4", "--count", "output"], "leave it out"),
@@ -249,7 +250,7 @@ class TestAServerThatIgnoresItsLimits:
             assert ledger_of(tmp_path) == (60, 15)
         said = capsys.readouterr()
         assert json.loads(said.out)["overspent"] == 15
-        assert "at least 75 tokens generated, 15 of them beyond the budget; the server's own count is" in said.err
+        assert "at least 75 tokens generated, 15 of them beyond the budget\n" in said.err
 
     def test_the_run_continues_once_the_server_is_fixed(self, run, tmp_path, batch):
         path = batch([request_line(f"q{i}") for i in range(60)])

@@ -190,13 +190,14 @@ class TestARun:
             said = on_a_terminal(["run", path, "--base-url", server.url, *options], columns)
         frames = said.split("\x1b[J")
         assert len(frames) > 4
-        for frame in frames[:-1]:
+        assert frames[0].startswith(f"6 requests from {path} (OpenAI Batch)")
+        for frame in frames[1:-1]:
             assert all(len(line) < columns for line in re.sub(r"\x1b\[\d+A", "", frame).splitlines())
         assert re.search(r"[1-5] of 6 answered, 0 cut", said)
         assert re.search(r"\d+% █+░+  0:0\d", said)
         end = "\n".join(Terminal(columns).feed(said).lines)
         assert "█" not in end
-        assert end.startswith("6 requests, 120 tokens")
+        assert "\n6 requests, 120 tokens" in end
 
     def test_without_a_terminal_that_can_redraw_it_is_lines(self, batch):
         path = batch([request_line(f"q{i}") for i in range(4)])

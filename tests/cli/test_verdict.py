@@ -78,6 +78,64 @@ def test_a_server_that_is_not_there_is_named_without_the_words_of_a_library(run,
     assert "Connect call failed" not in said.err + (tmp_path / "out.declined.jsonl").read_text()
 
 
+class TestAServerThatIsStillLoading:
+    def test_is_waited_for(self, run, tmp_path, capsys):
+        async def loads(request, reply):
+            ready = len(server.requests) > 3
+            await (talks(5) if ready else refuses(503, "Loading model", code=503))(request, reply)
+
+        with hostile.Server(loads) as server:
+            assert run(server.url, "--policy", "expected") == 0
+        said = capsys.readouterr()
+        assert "answered   24 requests" in said.out
+        assert "unanswered 0 declined, 0 failed, 0 not sent" in said.out
+        assert said.err == ""
+        assert read_jsonl(tmp_path / "out.declined.jsonl") == []
+
+    def test_makes_requests_fail_and_none_is_declined(self, run, tmp_path, capsys):
+        with hostile.Server(refuses(503, "Loading model", code=503)) as server:
+            assert run(server.url, "--patience", "1s") == 3
+        said = capsys.readouterr()
+        assert "answered   0 requests" in said.out
+        assert "unanswered 0 declined, " in said.out
+        assert "503: Loading model; nothing more was sent (the server is overloaded or still loading" in said.err
+        errors = [line["error"] for line in read_jsonl(tmp_path / "out.declined.jsonl")]
+        assert len(errors) == 24
+        assert {each["code"] for each in errors} == {"backend_unavailable", "not_sent"}
+        assert all("still loading" in each["fix"] for each in errors)
+        assert main(["report", str(tmp_path / "out.jsonl.run")]) == 0
+        page = (tmp_path / "out.jsonl.run" / "report.html").read_text()
+        assert "503: Loading model" in page
+        assert "worth more elsewhere" not in page
+
+
+class TestTheDefaults:
+    @pytest.mark.parametrize(
+        ("server", "policy"),
+        [(hostile.continues(), "index"), (hostile.continues(starts_over=True), "expected")],
+        ids=["continues answers", "starts over"],
+    )
+    def test_of_run_depend_on_what_the_server_can_do(self, run, capsys, server, policy):
+        with hostile.Server(server) as running:
+            assert run(running.url) == 0
+        assert f"24 requests, 6,000 tokens, policy {policy}\n" in capsys.readouterr().out
+
+    def test_of_plan(self, batch, capsys):
+        path = batch([request_line("a"), request_line("b")])
+        assert main(["plan", str(path), "--budget", "9k", "--quiet"]) == 0
+        assert "2 requests, 9,000 tokens, policy expected\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("policy", ["clear", "triangular", "quadratic", "heuristic", "auction", "expected", "index"])
+@pytest.mark.parametrize("budget", [1200, 100_000])
+def test_nobody_is_declined_while_the_budget_could_serve_all_up_to_their_limits(run, capsys, policy, budget):
+    """Forecasts are above the limit of 50 tokens."""
+    with hostile.Server(talks(60)) as server:
+        assert run(server.url, "--policy", policy, "--max-tokens", 50, budget=budget) == 0
+    assert "answered   0 requests, 24 more cut short" in capsys.readouterr().out
+    assert 1200 <= server.generated <= budget
+
+
 class TestAfterAMistake:
     def test_a_run_that_has_cost_nothing_is_resumed_with_another_model(self, run, tmp_path, capsys):
         with hostile.Server(refuses(404, "no such model", code="model_not_found")) as server:
@@ -122,3 +180,59 @@ class TestWhatMoreWouldBuy:
         with hostile.Server(talks(10)) as server:
             run(server.url, "--policy", "expected", "--max-tokens", "3", budget="1M")
         assert "e-0" not in capsys.readouterr().out
+
+
+PROSE = "The quick brown fox jumps over the lazy dog and then it rests. "  # 63 characters, 14 tokens
+
+
+class TestAServerThatIgnoresItsLimits:
+    """What is known is said, and nothing else: estimates may be too high."""
+
+    def warning(self, run, capsys, behaviour, *more, budget="100", code=3):
+        with hostile.Server(behaviour) as server:
+            assert run(server.url, "--policy", "uniform", "--concurrency", 1, *more, budget=budget) == code
+        (line,) = [line for line in capsys.readouterr().err.splitlines() if "at least" in line]
+        return server, line
+
+    def test_and_counts_honestly(self, run, capsys):
+        behaviour = hostile.bundles("a b c d e ", 4, tokens=5, usage=20)
+        server, line = self.warning(run, capsys, behaviour, "--max-tokens", 15, budget="360")
+        assert server.generated == 20
+        assert line == "warning: at least 20 tokens generated, 0 of them beyond the budget"
+
+    def test_and_counts_nothing(self, run, capsys):
+        """112 tokens for a limit of 20: the text shows that there are more than 20, and looks like 126."""
+        behaviour = hostile.bundles(PROSE * 2, 4, tokens=28)
+        server, line = self.warning(run, capsys, behaviour, "--max-tokens", 20, budget="480")
+        at_least = int(line.split()[3])
+        assert 20 < at_least <= server.generated
+        assert line.startswith(f"warning: at least {at_least} tokens generated, 0 of them beyond the budget; ")
+        assert line.endswith(" tokens charged by estimate; the server's own count is unknown")
+
+    def test_beyond_the_budget_for_certain(self, run, capsys):
+        server, line = self.warning(
+            run, capsys, hostile.bundles("word ", 40, tokens=1), "--max-tokens", 20, budget="20"
+        )
+        assert server.generated > 20
+        beyond = int(line.split()[6])
+        assert line == (
+            f"warning: at least {20 + beyond} tokens generated, {beyond} of them beyond the budget; "
+            "the server's own count is unknown"
+        )
+
+    def test_for_money(self, run, capsys):
+        rates = ("--rate-in", "0", "--rate-out", "10")
+        behaviour = hostile.bundles(PROSE * 2, 4, tokens=28)
+        _, line = self.warning(run, capsys, behaviour, "--max-tokens", 20, *rates, budget="$0.0006")
+        assert "beyond the budget" not in line
+        assert line.endswith(" charged by estimate; the server's own count is unknown")
+
+
+def test_a_dense_text_that_is_not_counted_is_not_called_more_than_it_is(run, capsys):
+    """Four answers of 20 tokens, 6.3 characters each, for a limit of 20: they are charged more, by estimate."""
+    with hostile.Server(hostile.bundles(PROSE, 2, tokens=10)) as server:
+        run(server.url, "--policy", "uniform", "--max-tokens", 20, "--concurrency", 1, budget="80")
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "at least" in line]
+    at_least = int(line.split()[3])
+    assert at_least <= server.generated <= 80
+    assert "0 of them beyond the budget" in line

@@ -37,7 +37,7 @@ def probe_until(b, end, now=0.0, error=BUSY):
 
 class TestAnOutage:
     @pytest.mark.parametrize("error", [BUSY, LOST, REFUSED])
-    def test_begins_after_three_failures_of_one_cause(self, error):
+    def test_begins_after_three_failures_in_a_row(self, error):
         b = breaker()
         for request in range(2):
             b.failed(error, request, b.turn, 0.0)
@@ -53,11 +53,36 @@ class TestAnOutage:
             b.failed(BUSY, request, 0, 0.0)
         assert b.open
 
-    def test_is_not_what_different_causes_make(self):
+    def test_may_have_several_causes(self):
+        """Servers behind one address fail differently, and some reasons are different every time."""
+        for errors in ([BUSY, REFUSED, BUSY], [Unavailable("429", tokens=0, cause=f"429: {i}") for i in range(3)]):
+            b = breaker()
+            b.answered(b.turn)
+            for request, error in enumerate(errors):
+                b.failed(error, request, b.turn, 0.0)
+            assert b.open
+
+    def test_is_not_what_failures_between_answers_make(self):
         b = breaker()
-        for request, error in enumerate([BUSY, LOST] * 5):
-            b.failed(error, request, b.turn, 0.0)
+        for request in range(10):
+            b.failed(BUSY, request, b.turn, 0.0)
+            b.answered(b.turn)
         assert not b.open
+
+    def test_names_the_requests_that_failed_in_a_row(self):
+        b = outage(breaker())
+        assert b.failing == {0, 1, 2}
+        b.answered(b.turn)
+        assert b.failing == set()
+
+    def test_is_probed_with_each_request_in_turn_once_all_have_failed(self):
+        """Some of them may be at fault, and one that is not should be sent before they have used up all probes."""
+        b, sent = outage(breaker()), []
+        for now in range(100, 1000, 100):
+            probe = next((request for request in range(3) if request not in b.failing), 0)
+            sent.append(probe)
+            b.failed(BUSY, probe, b.turn, now)
+        assert sent == [0, 1, 2] * 3
 
     def test_is_not_what_one_request_makes_while_others_are_answered(self):
         b = breaker()
@@ -175,3 +200,12 @@ class TestRefusals:
             b.failed(Refused("400: too long"), request, b.turn, 0.0)
         assert not b.reason
         assert not b.open
+
+
+def test_a_repetition_never_waits_longer_than_the_patience():
+    """A server may ask for any delay: Retry-After: inf."""
+    b = breaker(patience=3.0)
+    asked = Unavailable("429: slow down", tokens=0, cause="429", delay=300.0)
+    assert b.pause(1, asked) == 3.0
+    assert [b.pause(tried, BUSY) for tried in (1, 2, 9)] == [0.5, 1.0, 3.0]
+    assert breaker().pause(1, asked) == 300.0

@@ -8,8 +8,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shadowprice.engine.auto import Auto
+from shadowprice.engine.landing import Lander
+from shadowprice.engine.scheduler import Report
+from shadowprice.errors import Unavailable
 
-from .worlds import CAP, CONFIGURATIONS, World, stories
+from .worlds import CAP, CONFIGURATIONS, Story, World, stories
 
 EXAMPLES = int(os.environ.get("EXAMPLES", "10"))  # of each property, for each configuration
 every_scheduler = pytest.mark.parametrize("make", CONFIGURATIONS, ids=lambda make: make.name)
@@ -60,8 +63,8 @@ def test_stopped_it_says_of_everyone_without_an_answer_that_it_was_not_sent_or_f
         world.step()
     while world.out:
         world.report()
-    scheduler = world.scheduler._now if isinstance(world.scheduler, Auto) else world.scheduler
-    batch = scheduler._batch  # a part of an answer waits for the next run
+    scheduler = world.scheduler._inner if isinstance(world.scheduler, Lander) else world.scheduler
+    batch = (scheduler._now if isinstance(scheduler, Auto) else scheduler)._batch  # a part waits for the next run
     failed = {f"q{place}" for place in batch.error if place not in batch.so_far}
     rest = world.close("the server is distrusted")
     assert set(world.results) == {request.id for request in world.requests}
@@ -69,6 +72,19 @@ def test_stopped_it_says_of_everyone_without_an_answer_that_it_was_not_sent_or_f
         assert result.completion is None
         assert result.outcome == ("failed" if result.id in failed else "not_sent")
     assert sum(result.cost for result in world.results.values()) == world.spent
+
+
+@every_scheduler
+@pytest.mark.parametrize("place", range(4))
+def test_others_come_before_requests_that_failed_just_now(make, place):
+    story = Story([50.0] * 4, [0.9] * 4, 0.5, [60] * 4, [None] * 4, 40.0, [True], 0.0, ["busy"], 1, 0)
+    scheduler, budget = World(story, make).scheduler, World(story, make).budget
+    others = set(range(4)) - {place}
+    work = scheduler.next(budget, others)
+    assert work.place == place
+    assert scheduler.done(Report(work, 0, error=Unavailable("down", tokens=0), attempts=0, postponed=True)) is None
+    assert scheduler.next(budget, others) == work  # and it has the same grant again
+    assert scheduler.next(budget - work.bound, {0, 1, 2, 3}).place in others
 
 
 @pytest.mark.parametrize("make", [each for each in CONFIGURATIONS if each.once], ids=lambda make: make.name)
@@ -88,7 +104,7 @@ def test_no_request_is_declined_if_the_budget_could_serve_all(make, story):
     world.budget = 2 * len(story.ends) * make.rates.bound(1000, make.samples * CAP)
     world.run()
     world.close()
-    assert {result.outcome for result in world.results.values()} <= {"finished", "truncated"}
+    assert {result.outcome for result in world.results.values()} <= {"finished", "landed", "truncated"}
 
 
 @every_scheduler

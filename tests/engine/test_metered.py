@@ -1,5 +1,6 @@
 """Metered serves the highest index first, learns as it goes, and never spends a token too many."""
 
+import tracemalloc
 from dataclasses import dataclass
 
 import numpy as np
@@ -418,3 +419,22 @@ def test_thousands_whose_prompts_cost_more_than_what_is_left_are_declined_withou
     made.add([Request(f"q{i}", "?", body={"prompt": "?" * 1000}) for i in range(3000)], Forecast([10.0] * 3000))
     assert made.next(rates.bound(1000, 0)) is None
     assert {result.outcome for result in made.close()} == {"declined"}
+
+
+def test_a_hundred_thousand_requests_are_planned_in_little_memory():
+    """Requests without a limit have 36 chunks each: 16 bytes of each are kept, and 56 are needed to find them."""
+    n = 20_000
+    rng = np.random.default_rng(0)
+    forecast = Forecast(rng.lognormal(5, 0.8, n), 0.9, 0.5, 10.0)
+    made = Metered()
+    made.add([Request(f"q{i}", "?") for i in range(n)], forecast)
+    tracemalloc.start()
+    try:
+        made.next(100 * n)
+        kept, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    chunks = len(schedule(forecast, np.inf))
+    assert chunks > 30 * n
+    assert kept < 16 * chunks + 300 * n  # and the heap
+    assert peak < 64 * chunks + 300 * n

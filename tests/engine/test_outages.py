@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 
+import numpy as np
 import pytest
 
 from shadowprice import Forecast, Request
@@ -17,11 +19,13 @@ from shadowprice.types import Completion
 from tests.simulator.clock import VirtualLoop
 
 N = 200
+NUMBERS = itertools.count()
 CAUSES = {
     "503": lambda: Unavailable("503: overloaded", tokens=0, cause="503"),
     "429": lambda: Unavailable("429: slow down", tokens=0, cause="429", delay=1.0),
     "a login page": lambda: Unavailable("not a completion", tokens=0, cause="not a completion (text/html)"),
     "connection refused": lambda: Unavailable("no connection", tokens=0, cause="connection refused", sent=False),
+    "another reason each time": lambda: Unavailable("429", tokens=0, cause=f"429: {next(NUMBERS)}"),
 }
 SETTINGS = {
     "reserved": Settings("expected", max_tokens=400),
@@ -60,13 +64,13 @@ class Server:
         pass
 
 
-def answered(settings, server, lengths, concurrency):
+def answered(settings, server, lengths, concurrency, budget=N * 60):
     """How many were answered to the end, the ledger, and the progress."""
     rng = random.Random(1)
     forecast = Forecast([length * rng.lognormvariate(0, 0.5) for length in lengths.values()])
-    scheduler = make_scheduler(settings, lambda request: True)
+    scheduler = make_scheduler(settings, lambda request: server.can_continue(request.body))
     scheduler.add([Request(name, name, body={"prompt": name}) for name in lengths], forecast)
-    ledger = Ledger.in_memory(N * 60)
+    ledger = Ledger.in_memory(budget)
     progress = Progress(ledger.budget)
     loop = VirtualLoop(rng, shuffle=False, on_step=lambda: None)
     server.start += loop.time()
@@ -99,6 +103,54 @@ def test_an_outage_costs_no_tokens_and_hardly_an_answer(lengths, accounting, cau
         assert ledger.spent == server.generated
         assert finished >= undisturbed * 0.98
         assert sum(progress.outcomes.values()) == N
+
+
+@pytest.mark.parametrize("accounting", SETTINGS)
+def test_an_outage_at_the_start_is_waited_out_as_well(lengths, accounting):
+    settings = SETTINGS[accounting]
+    undisturbed, _, _ = answered(settings, Server(lengths), lengths, 8)
+    for cause in CAUSES.values():
+        server = Server(lengths, cause, start=0.0, seconds=10)
+        finished, ledger, progress = answered(settings, server, lengths, 8)
+        assert (progress.stopped, progress.outcomes["failed"]) == ("", 0)
+        assert ledger.spent == server.generated
+        assert finished >= undisturbed * 0.98
+
+
+AT_FAULT = {
+    "a page": lambda: Unavailable("not a completion", tokens=0, cause="not a completion (text/html)"),
+    "500": lambda: Unavailable("500: cannot parse", tokens=None, cause="500: cannot parse"),
+}
+
+
+@pytest.mark.parametrize("fault", AT_FAULT)
+@pytest.mark.parametrize("shown", [True, None], ids=["continues", "may continue"])
+@pytest.mark.parametrize("settings", [*SETTINGS.values(), Settings("auto", max_tokens=400)], ids=lambda s: s.policy)
+def test_requests_that_always_fail_do_not_keep_the_others_from_being_answered(lengths, settings, shown, fault):
+    """Also if they come first, and if nothing else is sent before one of them is answered."""
+    bad = {f"q{i}" for i in np.argsort([*lengths.values()])[:4]}
+
+    class Blocks(Server):
+        shown_so_far = shown
+
+        def can_continue(self, body):
+            return self.shown_so_far
+
+        async def complete(self, body, limit, **more):
+            if body["prompt"] in bad:
+                self.calls += 1
+                await asyncio.sleep(0.005)
+                raise AT_FAULT[fault]()
+            found = await super().complete(body, limit, **more)
+            self.shown_so_far = True if more.get("continue_from") else self.shown_so_far
+            return found
+
+    server = Blocks(lengths)
+    finished, ledger, progress = answered(settings, server, lengths, 8, budget=400 * N)
+    assert finished >= N - 4
+    assert progress.outcomes["failed"] == 4
+    if fault == "a page":
+        assert ledger.spent == server.generated
 
 
 def test_a_server_that_takes_longer_than_the_patience_ends_the_run_resumably(lengths):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from shadowprice import Forecast, Request
 from shadowprice.backends.base import response
-from shadowprice.cost import TOKENS, Rates
+from shadowprice.cost import ALL_TOKENS, TOKENS, Rates
 from shadowprice.engine import Settings, make_scheduler
 from shadowprice.engine.reserved import Reserved
 from shadowprice.engine.scheduler import Report
@@ -35,6 +35,22 @@ def one(forecast=100.0, **options):
     made = Reserved(**{"policy": "uniform", **options})
     made.add([request()], Forecast([forecast]))
     return made
+
+
+class TestNoIdleBudget:
+    @pytest.mark.parametrize("policy", ["clear", "triangular", "quadratic", "heuristic", "auction", "expected"])
+    @pytest.mark.parametrize("rates", [TOKENS, ALL_TOKENS, Rates.dollars(1, 4)])
+    def test_one_clearing_serves_up_to_its_cap_whom_the_budget_can_serve(self, policy, rates):
+        scheduler = make_scheduler(Settings(policy, reclaim=False, max_tokens=100, rates=rates))
+        scheduler.add([request(f"q{i}") for i in range(4)], Forecast([50, 400, 500, 600]))
+        available = 4 * max(1000, rates.bound(1000, 100))
+        grants = {}
+        while work := scheduler.next(available):
+            available -= work.bound
+            grants[work.request.id] = work.grant
+        assert sorted(grants) == ["q0", "q1", "q2", "q3"]
+        assert [grants[f"q{i}"] for i in (1, 2, 3)] == [100, 100, 100]
+        assert available >= 0
 
 
 class TestSeveralSamples:

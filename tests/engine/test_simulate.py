@@ -160,3 +160,37 @@ def test_collecting_is_the_same_too(probe):
     assert all(r.outcome in ("finished", "truncated") for r in results)
     if probe:
         assert all(r.extra["probes"]["0"] == ("7}", 2) for r in results)
+
+
+PROBED = [trace for trace in shipped_traces("eval", "qwen2.5-coder-1.5b") if trace.tokens < 1000][:40]
+
+
+@pytest.mark.parametrize("per_query", [30, 150, 400])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        Settings("index", "metered", max_tokens=2048, landing="math"),
+        Settings("uniform", "metered", max_tokens=2048, landing="math"),
+        Settings("expected", max_tokens=2048, landing="math"),
+        Settings("clear", reclaim=False, max_tokens=2048, landing="math"),
+    ],
+    ids=name_of,
+)
+def test_with_landings_too(settings, per_query):
+    requests = [Request(t.id, t.prompt, body={"messages": [{"role": "user", "content": t.prompt}]}) for t in PROBED]
+    ways = []
+    for live in (False, True):
+        scheduler = make_scheduler(replace(settings, concurrency=1), anytime=default().anytime)
+        scheduler.add(requests, default().predict(requests))
+        budget, results = per_query * len(requests), []
+        if live:
+            with Ledger.in_memory(budget) as ledger:
+                backend = RecordedBackend(PROBED)
+                asyncio.run(execute(scheduler, ledger, backend, concurrency=1, on_result=results.append))
+                spent = ledger.spent
+        else:
+            outcome = simulate(scheduler, recorded(PROBED), budget)
+            results, spent = [*outcome.results, *outcome.rest], outcome.spent
+        assert any(result.outcome == "landed" for result in results)
+        ways.append((without_grades(results), [result.extra for result in results], spent))
+    assert ways[0] == ways[1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 
 from hypothesis import strategies as st
@@ -14,16 +14,21 @@ from shadowprice.backends.base import response
 from shadowprice.cost import TOKENS, Rates
 from shadowprice.engine import Settings, make_scheduler
 from shadowprice.engine.fixed import Ages, Fixed
+from shadowprice.engine.landing import Lander
 from shadowprice.engine.reserved import Reserved
 from shadowprice.engine.scheduler import Report, Scheduler, Work
 from shadowprice.errors import BackendError, Refused, Unavailable
+from shadowprice.formats.landings import Landing
 from shadowprice.market import POLICIES
+from shadowprice.market.anytime import Anytime
 from shadowprice.types import Completion, Result, Usage
 
 PRACTICAL = [name for name in POLICIES if name not in ("oracle", "clairvoyant")]
 DOLLARS = Rates.dollars("0.15", "0.6", "0.075")
 UNEVEN = Rates(input=333_333, cached=77_777, output=1_234_567)  # units that do not come out even
 CAP = 60
+LANDING = Landing("\nThe answer is \\boxed{", 6)
+ANYTIME = Anytime((0.0, 0.5, 1.0), (0.2, 0.4, 0.8), 4.0)
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,7 @@ class Configuration:
     settings: Settings | None = None
     probe: Ages | None = None
     once: bool = False  # cleared once only
+    anytime: Anytime | None = None
 
     @property
     def rates(self) -> Rates:
@@ -49,9 +55,9 @@ class Configuration:
         if self.once and self.settings.accounting == "metered":  # no command does this; the class allows it
             s = self.settings
             return Reserved(s.policy, max_tokens=CAP, reclaim=False, can_continue=can_continue, attempts=s.attempts)
-        scheduler = make_scheduler(self.settings, can_continue)
-        if self.settings.policy == "index":
-            scheduler._lesson = 2  # so that a few answers teach something
+        scheduler = make_scheduler(self.settings, can_continue, self.anytime)
+        if self.settings.policy == "index":  # so that a few answers teach something
+            (scheduler._inner if isinstance(scheduler, Lander) else scheduler)._lesson = 2
         return scheduler
 
 
@@ -77,13 +83,21 @@ def _configurations() -> Iterator[Configuration]:
     yield Configuration("index", _settings("index", "metered"))
     yield Configuration("index chunks", _settings("index", "metered", chunk=5))
     yield Configuration("auto", _settings("auto", "metered"))
+    for policy, accounting in (
+        ("index", "metered"), ("auto", "metered"), ("proportional", "metered"), ("expected", "reserved"),
+    ):  # fmt: skip
+        landing = _settings(policy, accounting, landing=LANDING)
+        yield Configuration(f"{policy} landing", landing)
+        yield Configuration(f"{policy} landing at once", landing, anytime=ANYTIME)
+        yield Configuration(f"{policy} landing dollars", replace(landing, rates=DOLLARS), anytime=ANYTIME)
+    yield Configuration("clear once landing", _settings("clear", reclaim=False, landing=LANDING), once=True)
     yield Configuration("fixed")
     yield Configuration("fixed probes", probe=Ages.parse("0,7,50%,40"))
 
 
 CONFIGURATIONS = list(_configurations())
 
-FAILURES = ("busy", "lost", "some", "refused", "not continued")
+FAILURES = ("busy", "down", "lost", "some", "refused", "not continued")
 
 
 @dataclass(frozen=True)
@@ -199,6 +213,7 @@ class World:
         some = self.random.randint(1, work.grant)
         error: BackendError = {
             "busy": Unavailable("busy", tokens=0),
+            "down": Unavailable("down", tokens=0),
             "lost": Unavailable("lost", tokens=None),
             "some": Unavailable("cut", tokens=some),
             "refused": Refused("no"),
@@ -206,7 +221,9 @@ class World:
         }[kind]
         free = error.tokens == 0
         cost = 0 if free else error.tokens if error.tokens and not self.make.rates.priced else work.bound
-        return Report(work, cost, error=error, attempts=self.random.randint(1, 2) if free else 1)
+        down = kind == "down"
+        tried = self.random.randint(0, 1) if down else self.random.randint(1, 2) if free else 1
+        return Report(work, cost, error=error, attempts=tried, postponed=down)
 
     def _completed(self, work: Work) -> Report:
         age = work.so_far.tokens if work.so_far else 0
@@ -229,7 +246,7 @@ class World:
         """The next piece of work, if there is any."""
         reserved = sum(work.bound for work in self.out.values())
         available = self.budget - self.spent - reserved
-        work = self.scheduler.next(available)
+        work = self.scheduler.next(available, self.avoided())
         if work is None:
             return False
         assert work.request is self.requests[work.place]
@@ -237,7 +254,7 @@ class World:
         assert work.place not in self.out, "it is under way"
         assert work.grant >= 1
         assert work.bound <= available, "more than there is"
-        if work.suffix:
+        if work.probe:
             assert work.so_far is not None
         else:
             age = work.so_far.tokens if work.so_far else 0
@@ -245,6 +262,11 @@ class World:
             assert 0 <= work.sample < self.make.samples
         self.out[work.place] = work
         return True
+
+    def avoided(self) -> set[int]:
+        """Some requests that failed; whether others come before them changes nothing else."""
+        some = self.random.randint(0, len(self.requests)) if self.random.random() < self.story.fails else 0
+        return set(self.random.sample(range(len(self.requests)), some))
 
     def report(self) -> None:
         """Any piece of the work under way ends."""

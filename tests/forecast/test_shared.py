@@ -27,6 +27,10 @@ WORDINGS = {
     "prefix": lambda text: f"You are a careful mathematician. Solve the problem step by step.\n\n{text}",
     "both": lambda text: f"Answer the following question: {text}\n\nLet's think step by step.",
     "few examples": lambda text: f"{_EXAMPLES}Q: {text}\nA:",
+    "tags": lambda text: f"<question>{text}</question> Work it out in detail and then give the answer.",
+    "quotes": lambda text: f'Consider the question: "{text}" Work it out in detail and then give the answer.',
+    "marks of a chat": lambda text: f"[INST] Answer with all of your reasoning: {text} [/INST]",
+    "a dash and an aside": lambda text: f"Solve this problem and explain it at length - {text} (show your work)",
 }
 SYSTEM = "You are a helpful assistant. Think about every problem at length, and then give the final answer."
 

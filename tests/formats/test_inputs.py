@@ -80,7 +80,9 @@ class TestForms:
         line = {"custom_id": 17, "url": "/v1/chat/completions", "body": {"messages": CHAT}}
         found = read_input(file("a.jsonl", jsonl(line)))
         assert [each.request.id for each in found.batch()] == ["17"]
-        assert "custom_id is a number" in found.understood
+        assert found.understood == (
+            f"1 request from {found.label} (OpenAI Batch): custom_id is a number; it is text in the results"
+        )
         assert read_input(file("b.jsonl", jsonl({"question": "Why?", "id": 17}))).questions[0].id == "17"
 
 

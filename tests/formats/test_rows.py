@@ -55,6 +55,7 @@ def test_the_name_decides_about_the_form_or_else_the_content(read, name, content
         ("q.csv", "question,answer\na,b,c\n", "q.csv:2: 3 fields, and the header has 2"),
         ("q.csv", 'question,answer\n\n"a\nb",c\nd\n', "q.csv:5: 1 field, and the header has 2"),
         ("q.csv", 'question,answer\n"a,b\n', "q.csv:2: not CSV: "),
+        ("q.csv", "question,Answer,note,note,answer\na,1,x,y,2\n", "q.csv:1: 2 columns are called Answer"),
         ("q.csv", gzip.compress(b"question\nWhy?\n", mtime=0)[:-9], "damaged gzip"),
     ],
 )

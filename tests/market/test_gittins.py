@@ -9,7 +9,7 @@ from scipy.integrate import quad
 from shadowprice import Forecast
 from shadowprice.errors import MarketError
 from shadowprice.market import Expected
-from shadowprice.market.gittins import _majorant, indices, schedule
+from shadowprice.market.gittins import indices, majorant, schedule
 
 
 def market(n, seed=0, tail=None):
@@ -65,7 +65,7 @@ def test_the_majorant_is_that_of_the_convex_hull(seed, width):
     rng = np.random.default_rng(seed)
     cost = np.hstack([np.zeros((3, 1)), np.cumsum(rng.uniform(0.1, 2, (3, width)), axis=1)])
     gained = np.hstack([np.zeros((3, 1)), np.cumsum(rng.uniform(0, 1, (3, width)), axis=1)])
-    row, first, last, slope = _majorant(gained, cost)
+    row, first, last, slope = majorant(gained, cost)
     for r in range(3):
         corners = [0, *last[row == r]]
         line = np.interp(cost[r], cost[r, corners], gained[r, corners])

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from shadowprice import Forecast, MarketError, PolicyError, ShadowpriceError, allocate
 from shadowprice.market import POLICIES, Surge, algorithm1
-from shadowprice.market.policies import options_of
+from shadowprice.market.policies import options_of, serve_rest
 
 MARKETS = ["clear", "triangular", "quadratic", "expected"]
 
@@ -243,3 +243,11 @@ class TestBadInput:
         for option in ({"alpha": -1.0}, {"beta": 0.0}, {"beta": [1, 2]}, {"epsilon": np.nan}):
             with pytest.raises(MarketError, match=next(iter(option))):
                 allocate(forecast, 100, "clear", **option)
+
+
+class TestTheRest:
+    def test_serves_caps_the_cheapest_first_and_never_more_than_there_is(self):
+        grants, caps = np.array([50, 0, 0, 0]), np.array([100.0, 30, np.inf, 20])
+        for rest, served in ((0, [50, 0, 0, 0]), (25, [50, 0, 0, 20]), (49, [50, 0, 0, 20]), (50, [50, 30, 0, 20])):
+            assert serve_rest(grants, caps, caps, rest).tolist() == served
+        assert grants.tolist() == [50, 0, 0, 0]

@@ -249,13 +249,13 @@ class TestOutcomes:
         }
         page = run_report(tmp_path / "run")
         assert "limit_ignored, 1 request." in page
-        assert "A server exceeded its grants by 15 tokens; the budget was not exceeded." in page
+        assert "Charged beyond its grants, and covered by the budget: 15 tokens." in page
         assert "no &lt;b&gt;such&lt;/b&gt; model" in page
 
     def test_tokens_above_the_budget_are_reported(self, folder):
         ledger = folder(10).ledger
         ledger.settle(ledger.reserve("a", 10), 35, Usage(35), answer("a", 35, "truncated"))
-        assert "The budget was exceeded by 25 tokens" in run_report(ledger.path.parent)
+        assert "Charged beyond the budget: 25 tokens." in run_report(ledger.path.parent)
 
     def test_no_answer_of_a_server_becomes_markup(self, folder, tmp_path):
         name = HOSTILE.encode(errors="replace").decode()

@@ -68,7 +68,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def unwind(self) -> None:
         """Cancels everything and lets it run to its end, with no more steps counted."""
         self._on_step = lambda: None
-        tasks = asyncio.all_tasks(self)
+        # All tasks are a set: in the order of their creation, so that what they do on the way out is the same again.
+        tasks = sorted(asyncio.all_tasks(self), key=lambda task: int(task.get_name().removeprefix("Task-")))
         for task in tasks:
             task.cancel()
         if tasks:

@@ -113,6 +113,9 @@ class Watched:
     def lines(self, *kinds: str) -> Iterator[tuple[int, str, bytes]]:
         return self._inner.lines(*kinds)
 
+    def line(self, number: int) -> bytes:
+        return self._inner.line(number)
+
     def close(self) -> None:
         if self._process.alive:  # a killed process closes nothing
             self._inner.close()

@@ -21,7 +21,9 @@ from shadowprice.collect import collect
 from shadowprice.engine import metered
 from shadowprice.engine.executor import Progress
 from shadowprice.errors import LedgerError
+from shadowprice.formats.landings import Landing
 from shadowprice.formats.results import ESTIMATE, parse_result
+from shadowprice.market.anytime import Anytime
 from shadowprice.runs import Run
 from shadowprice.types import Completion, Forecast, Request, Result
 
@@ -83,8 +85,9 @@ class _Run(Run):
 class _Predictor:
     """The story's forecasts."""
 
-    def __init__(self, forecast: Forecast) -> None:
+    def __init__(self, forecast: Forecast, anytime: Anytime | None) -> None:
         self.predict: Callable[[Sequence[Request]], Forecast] = lambda requests: forecast
+        self.anytime = anytime
 
 
 class _Running:
@@ -243,7 +246,7 @@ class _Life:
             budget=story.budget,
             backend=client,
             folder=self.folder.path if self.folder else None,
-            forecaster=_Predictor(story.forecast),
+            forecaster=_Predictor(story.forecast, story.anytime),
             gold={request.id: ("", "exact") for request in story.requests} if story.graded else None,
             **settings,
         )
@@ -298,14 +301,19 @@ class _Life:
         audit.require(progress.outcomes == Counter(r.outcome for r in results), "the progress counts other outcomes")
         audit.require(progress.spent == ledger.spent and not progress.running, "the progress is not that of the end")
         if story.generous:
-            audit.require(stopped in ("", "enough"), f"it stopped for no reason: {stopped}")
-            unanswered = [result.id for result in results if result.completion is None]
-            audit.require(bool(stopped) or not unanswered, f"nothing prevents answers to {unanswered}")
+            audit.require(stopped in ("", "enough") or bool(story.at_fault), f"it stopped for no reason: {stopped}")
+            unanswered = [r.id for r in results if r.completion is None and r.id not in story.at_fault]
+            audit.require(stopped == "enough" or not unanswered, f"nothing prevents answers to {unanswered}")
 
     def is_genuine(self, name: str, answer: Completion) -> None:
-        """An answer is what the server said, from its beginning, without gaps or repetitions."""
-        count, samples = answer.text.count(" "), self.story.settings.samples if self.story.settings else 1
+        """An answer is what the server said, from its beginning, without gaps or repetitions, and its landing."""
+        settings, text, final = self.story.settings, answer.text, ""
+        if settings and isinstance(settings.landing, Landing) and settings.landing.text in text:
+            text, _, final = text.partition(settings.landing.text)
+        count, samples = text.count(" "), settings.samples if settings else 1
         said = [self.server.words(name, sample, 0, count) for sample in range(samples)]
-        self.audit.require(answer.text in said, f"{name} has an answer that nobody gave: {answer.text!r:.200}")
+        count += 3 if final else 0
+        genuine = text in said and final in ("", "42}")
+        self.audit.require(genuine, f"{name} has an answer that nobody gave: {answer.text!r:.200}")
         if self.story.counts != "assumed":
             self.audit.require(answer.tokens == count, f"{name} has {answer.tokens} tokens, not {count}")

@@ -16,6 +16,7 @@ from shadowprice import collect, runs, tale
 from shadowprice.accounts.journal import Balances
 from shadowprice.accounts.sqlite import Ledger, Settlement
 from shadowprice.engine import executor
+from shadowprice.engine.breaker import Breaker
 from shadowprice.engine.executor import Progress
 from shadowprice.engine.reserved import Reserved
 from shadowprice.engine.scheduler import Batch
@@ -187,7 +188,7 @@ def gives_up_at_the_first_failure() -> AbstractContextManager[Any]:
 
 @mutant
 def sends_nothing() -> AbstractContextManager[Any]:
-    return patch.multiple(Reserved, next=lambda self, available: None)
+    return patch.multiple(Reserved, next=lambda self, available, avoid=(): None)
 
 
 @mutant
@@ -245,3 +246,9 @@ def sends_on_after_a_stop() -> AbstractContextManager[Any]:
         self.stopped = Deaf(reason)
 
     return patch.object(Progress, "stop", stop)
+
+
+@mutant
+def probes_with_what_has_just_failed() -> AbstractContextManager[Any]:
+    nobody = property(lambda self: set(), lambda self, value: None)
+    return patch.object(Breaker, "failing", nobody, create=True)

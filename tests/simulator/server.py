@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NoReturn
@@ -18,7 +19,7 @@ from shadowprice.types import Completion, Usage
 
 from .audit import Attempt, Audit
 from .process import Process, Violation
-from .story import Story
+from .story import ATTEMPTS, Story
 
 
 class Server:
@@ -27,6 +28,7 @@ class Server:
     def __init__(self, story: Story, audit: Audit) -> None:
         self.story, self.audit = story, audit
         self.rng = random.Random(f"server {story.seed}")
+        self._in_a_row: Counter[str] = Counter()  # faults, by request
         # What the teacher is asked does not have the name of the request in it.
         self._estimates = {
             orjson.dumps(asked.body): asked.id
@@ -38,13 +40,19 @@ class Server:
         found = self._estimates.get(orjson.dumps(body))
         return found or str(body["messages"][-1]["content"]).partition(":")[0]
 
-    def fault(self, now: float) -> tuple[str, float | None]:
-        """What goes wrong, and the delay that the server names; an empty text: nothing."""
+    def fault(self, name: str, now: float) -> tuple[str, float | None]:
+        """What goes wrong with a request, and the delay that the server names; an empty text: nothing."""
+        if name in self.story.at_fault:
+            return self.story.at_fault[name], None
         for outage in self.story.outages:
             if outage.start <= now < outage.end:
                 return outage.fault, outage.delay
         if self.rng.random() < self.story.fault_rate:
-            return self.rng.choice(self.story.faults), self.rng.choice([None, 0.0, 1.5])
+            fault, delay = self.rng.choice(self.story.faults), self.rng.choice([None, 0.0, 1.5])
+            self._in_a_row[name] += 1
+            if not self.story.generous or self._in_a_row[name] < ATTEMPTS:
+                return fault, delay
+        self._in_a_row[name] = 0
         return "", None
 
     def latency(self) -> float | None:
@@ -81,7 +89,7 @@ class Client:
             raise LimitViolated("the server ignored a limit")
         call = _Call(self, body, limit, continue_from, suffix)
         now = asyncio.get_running_loop().time()
-        fault, delay = self.server.fault(now)
+        fault, delay = self.server.fault(call.name, now)
         if fault == "refuses connections":
             await self._wait()
             raise Unavailable("connection refused", tokens=0, cause="connection refused", sent=False, delay=delay)

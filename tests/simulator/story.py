@@ -9,15 +9,18 @@ from shadowprice.cost import TOKENS, Rates
 from shadowprice.engine import Settings
 from shadowprice.engine.executor import Tolerance
 from shadowprice.engine.fixed import Ages
+from shadowprice.formats.landings import LANDINGS, Landing
 from shadowprice.market import POLICIES
+from shadowprice.market.anytime import Anytime
 from shadowprice.types import Forecast, Request
 
-from ..engine.worlds import DOLLARS, UNEVEN
+from ..engine.worlds import ANYTIME, DOLLARS, UNEVEN
 
 PRACTICAL = [*(name for name in POLICIES if name not in ("oracle", "clairvoyant")), "index"]
 # How an attempt can end other than with an answer. All of them may happen to a client of an honest server.
 FAULTS = ("busy", "refuses connections", "cut", "some", "hangs", "refused", "denied", "maybe refused", "bug",
           "cancelled", "nonsense", "not continued")  # fmt: skip
+ATTEMPTS = 4  # at a piece of work, where every request must be answered: fewer faults than that in a row pass
 ENDS = ("kill", "power cut", "stop", "cancel")  # of a process
 
 
@@ -44,6 +47,7 @@ class Story:
     seed: int
     requests: list[Request]
     forecast: Forecast
+    anytime: Anytime | None  # what landings are worth, where that is known
     lengths: dict[str, int]  # of the true answers
     budget: int
     settings: Settings | None  # None: questions are collected, with the same grant for each
@@ -66,6 +70,7 @@ class Story:
     disk_error_rate: float
     ends: list[End] = field(default_factory=list)  # of all processes but the last
     generous: bool = False  # the budget covers everything, and nothing goes wrong that does not pass
+    at_fault: dict[str, str] = field(default_factory=dict)  # but for these requests: every attempt at them fails
     shuffle: bool = False
     on_file: bool = False
 
@@ -100,6 +105,7 @@ class _Teller:
                 rng.choice([0.02, 0.5, 1.5]),
                 [rng.choice([0.0, 0.1, 0.5, 0.9, 1.0]) for _ in lengths],
             ),
+            anytime=rng.choice([None, ANYTIME]),
             lengths=lengths,
             budget=self.budget(lengths, settings, rates),
             settings=settings,
@@ -137,7 +143,7 @@ class _Teller:
                 accounting="metered" if metered else "reserved",
                 reclaim=True,
                 samples=1 if metered else settings.samples,
-                attempts=4,
+                attempts=ATTEMPTS,
                 max_tokens=max(story.lengths.values()) + 1,
             )
         return replace(
@@ -150,6 +156,12 @@ class _Teller:
             outages=[],
             tolerance=Tolerance(60.0, 0.1, 10.0),
             generous=True,
+            at_fault={
+                name: rng.choice(["busy", "refuses connections", "cut", "refused", "maybe refused", "bug", "nonsense"])
+                for name in rng.sample(
+                    sorted(story.lengths), rng.choice([0, 0, 1, 2, 3]) if len(story.lengths) > 5 else 0
+                )
+            },
         )
 
     def request(self, name: str) -> Request:
@@ -165,12 +177,14 @@ class _Teller:
         policy = rng.choice([*PRACTICAL, "index", "index", "auto"])
         accounting = "metered" if policy in ("index", "auto") else rng.choice(["reserved", "metered"])
         reserved = accounting == "reserved"
+        samples = rng.choice([1, 1, 2, 3]) if reserved else 1
         return Settings(
             policy,
             accounting,
             max_tokens=rng.choice([None, 8, longest, 2 * longest]),
             reclaim=not reserved or rng.random() < 0.7,
-            samples=rng.choice([1, 1, 2, 3]) if reserved else 1,
+            samples=samples,
+            landing=rng.choice([None, LANDINGS["math"], Landing("\nFinal answer:", 5)]) if samples == 1 else None,
             chunk=rng.choice([1, 5, 16, 64]),
             concurrency=rng.randint(1, 8),
             attempts=rng.randint(1, 4),

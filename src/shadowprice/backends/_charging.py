@@ -91,13 +91,18 @@ class Seen(NamedTuple):
     wrong: bool = False  # the server's count is not a count
     cut: bool = False  # the server says that the limit ended it
     counted: int | None = None  # tokens of the text, by the server's tokenizer
+    early: bool = False  # more text came after the server's count
+    hidden: int = 0  # tokens of its count that only its total shows
 
 
 @dataclass(frozen=True)
 class Charge:
+    """`least` are the tokens that were certainly generated, if `tokens` is more than a count."""
+
     tokens: int
     source: Literal["server", "counted", "assumed"]
     flags: tuple[str, ...] = ()
+    least: int | None = None
 
 
 def is_over(seen: Seen, limit: int, density: Density) -> bool:
@@ -111,25 +116,33 @@ def is_over(seen: Seen, limit: int, density: Density) -> bool:
 def is_doubtful(seen: Seen, limit: int, density: Density) -> bool:
     """Whether a tokenizer should count: the text looks longer than what would be charged for it."""
     estimate = density.estimate(seen.pieces, seen.characters)
-    return estimate > limit if seen.used is None else estimate > 1.1 * min(seen.used, limit) + 8
+    return estimate > limit if seen.used is None or seen.early else estimate > 1.1 * min(seen.used, limit) + 8
 
 
 def charge(seen: Seen, limit: int, density: Density) -> Charge:
     used, counted = seen.used or 0, _counted(seen, density)
+    certain = used - seen.hidden  # a total may have more in it than the prompt and the answer
     estimate = density.estimate(seen.pieces, seen.characters) if counted is None else counted
+    shown = max(seen.pieces, density.fewest(seen.characters))
     if is_over(seen, limit, density):
-        return Charge(max(estimate, used, limit + 1), "counted", ("limit_ignored",))
+        least = max(shown, certain, counted or 0, limit + 1)
+        return Charge(max(estimate, least, used), "counted", ("limit_ignored",), least)
     # An answer that was cut at its limit cannot have been empty, even if none of it was shown.
-    low = max(seen.pieces, density.fewest(seen.characters), int(seen.cut), 9 * (counted or 0) // 10 - 8)
-    if seen.wrong or (seen.used is not None and max(low, seen.reasoning) > used):
+    low = max(shown, int(seen.cut), 9 * (counted or 0) // 10 - 8)
+    too_low = seen.used is not None and max(0 if seen.early else low, seen.reasoning) > used
+    if seen.wrong or too_low:
         tokens = max(limit, estimate if counted is None else 0, used, seen.reasoning)
         ignored = ("limit_ignored",) if max(used, seen.reasoning) > limit else ()
-        return Charge(tokens, "assumed", ("usage_wrong", *ignored))
-    if seen.used is not None:
-        return Charge(used, "server", ("limit_ignored",) if used > limit else ())
+        return Charge(tokens, "assumed", ("usage_wrong", *ignored), max(low, certain))
+    if used > limit:
+        exact = not seen.hidden and not seen.early
+        tokens = max(used, estimate if seen.early else 0)
+        return Charge(tokens, "server", ("limit_ignored",), None if exact else max(low, certain))
+    if seen.used is not None and not seen.early:
+        return Charge(used, "server")
     if counted is None and estimate > _DOUBT * limit:
-        return Charge(estimate, "assumed", ("usage_estimated",))
-    return Charge(limit, "assumed")
+        return Charge(estimate, "assumed", ("usage_estimated",), max(low, certain))
+    return Charge(limit, "assumed", least=max(low, certain))
 
 
 def _counted(seen: Seen, density: Density) -> int | None:

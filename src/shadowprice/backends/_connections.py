@@ -48,6 +48,9 @@ class Connections:
             headers = {**headers, "Connection": "close"}
         reused = self._reuse == "safe"
         try:
+            if watching and self._kept:  # it may have the connection of a refusal, which the server closes
+                before, self._kept = self._kept, None
+                await before.close()
             response = await self._session(watching or reused).post(url, headers=headers, **options)
         except BaseException as error:
             lost = isinstance(error, aiohttp.ClientConnectionError) and not isinstance(

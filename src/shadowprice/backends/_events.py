@@ -8,8 +8,8 @@ from typing import Any, TypeGuard
 import orjson
 
 __all__ = [
-    "EventParser", "Malformed", "ServerError", "TooLong", "list_of", "mapping", "parse_json", "read_event", "reason",
-    "string", "whole",
+    "EventParser", "Malformed", "ServerError", "TooLong", "mapping", "parse_json", "read_body", "read_event", "reason",
+    "whole",
 ]  # fmt: skip
 
 MAX_TOKENS = 2**24  # no model writes more in one answer: a higher count is not a count
@@ -24,7 +24,11 @@ class TooLong(Exception):
 
 
 class ServerError(Exception):
-    """The server reported an error instead of the rest of its answer."""
+    """The server reported an error instead of the rest of its answer: the event, as JSON and as it came."""
+
+    def __init__(self, event: Any, data: bytes) -> None:
+        super().__init__(reason(event))
+        self.event, self.data = event, data
 
 
 class EventParser:
@@ -36,6 +40,7 @@ class EventParser:
 
     def __init__(self, most: int = 2**26) -> None:
         self.done = False  # no more events will come
+        self.complete = False  # since [DONE] came
         self.started = False  # at least one event came
         self._most = most
         self._pending: list[bytes] = []  # of a line whose end has not arrived
@@ -98,7 +103,7 @@ class EventParser:
             data = self._data[0] if len(self._data) == 1 else b"\n".join(self._data)
             self.started = True
             if data.startswith(b"[DONE]"):
-                self.done = True
+                self.done = self.complete = True
             else:
                 events.append((self._kind, data))
         self._data, self._kind, self._size = [], b"", 0
@@ -108,13 +113,24 @@ def read_event(kind: bytes, data: bytes) -> object:
     """The JSON of an event; raises ServerError for an error that is sent as one."""
     if kind == b"error":
         try:
-            raise ServerError(reason(parse_json(data)))
+            raise ServerError(parse_json(data), data)
         except Malformed:
-            raise ServerError(data[:1000].decode(errors="replace")) from None
+            raise ServerError(data[:1000].decode(errors="replace"), data) from None
     event = parse_json(data)
     if isinstance(event, dict) and event.get("error"):
-        raise ServerError(reason(event))
+        raise ServerError(event, data)
     return event
+
+
+def read_body(data: bytes) -> list[object]:
+    """The events of a body that is no stream of events: the JSON that it is, or that each of its lines is."""
+    try:
+        return [read_event(b"", data)]
+    except Malformed:
+        lines = [line for line in data.splitlines() if line.strip() not in (b"", b"[DONE]")]
+        if len(lines) < 2:
+            raise
+        return [read_event(b"", line) for line in lines]
 
 
 def parse_json(data: bytes) -> Any:
@@ -152,15 +168,3 @@ def mapping(value: object) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise Malformed(f"{value!r:.40} where an object is expected")
     return value
-
-
-def list_of(value: object) -> list[Any]:
-    if not isinstance(value, list | None):
-        raise Malformed(f"{value!r:.40} where a list is expected")
-    return value or []
-
-
-def string(value: object) -> str:
-    if not isinstance(value, str | None):
-        raise Malformed(f"{value!r:.40} where a string is expected")
-    return value or ""

@@ -2,7 +2,8 @@
 
     what came                                                   cost       error
     no connection: refused, unknown host, TLS, not in time      nothing    Unavailable, sent=False
-    401, 402, 403, 404, 405, a redirect, insufficient_quota     nothing    Denied
+    401, 402, 403, 404, 405, 501, a redirect,                   nothing    Denied
+    insufficient_quota
     400, 422 about the key or the name of the model             nothing    Denied
     413                                                         nothing    Refused
     429, 503                                                    nothing    Unavailable
@@ -10,8 +11,11 @@
     400, 422 to a request for tools or structured output        unknown    Refused
     other 4xx                                                   unknown    Refused
     408, 409, 500, 502, 504, other 5xx                          unknown    Unavailable
-    2xx, but no completion: a page in HTML, JSON of another form nothing   Unavailable
-    2xx: an error, a cut or malformed stream, too many bytes    unknown    Unavailable
+    2xx, but no completion: a page in HTML, JSON of another     nothing    Unavailable
+    form, nothing at all
+    2xx: an error that names a status, before any text          as the status
+    2xx: another error, a cut, empty or malformed stream, too   unknown    Unavailable
+    many bytes
     a connection that breaks, or no answer in time              unknown    Unavailable
 
 An unknown cost is charged in full. So is every status above whose body contains a completion, or the count of one:
@@ -30,6 +34,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
+from html import unescape
 from typing import Any
 
 from shadowprice.backends._events import ServerError, TooLong, reason
@@ -46,9 +51,10 @@ __all__ = ["NoCompletion", "StatusError", "checked_after_generating", "failure",
 _LONGEST_DELAY = 300.0  # seconds; a server that asks for more is asked again after this
 # Raised before a request is sent. The connection timeout is the only one that aiohttp keeps here.
 _NOTHING_SENT = (aiohttp.ClientConnectorError, aiohttp.ServerTimeoutError, aiohttp.ClientHttpProxyError)
-_DENIED = {401, 402, 403, 404, 405}
+_DENIED = {401, 402, 403, 404, 405, 501}  # the last: no POST here, as 405; plain file servers send it
 _BUSY = {429, 503}  # nobody took the request: overloaded, or the model is still loading
 _QUOTA = "insufficient_quota"  # OpenAI's code for an account that is empty
+_STATUS_OF = {"rate_limit_exceeded": 429, _QUOTA: 429, "invalid_api_key": 401, "model_not_found": 404}
 # What some services (LiteLLM, Mistral, DeepSeek, Gemini) answer with 400: other requests would get the same.
 _SHARED = re.compile(
     r"model_not_found|(invalid|unknown|unsupported) model\b|\bmodel\b.{0,80}\bnot (exist|found)"
@@ -76,13 +82,17 @@ class StatusError(Exception):
         about = parsed.get("error") or parsed if isinstance(parsed, dict) else parsed
         codes = [about.get("code"), about.get("type")] if isinstance(about, dict) else []
         self.codes = [code for code in codes if isinstance(code, str)]
-        self.reason = reason(parsed) if parsed else content
+        self.reason = reason(parsed) if parsed else _readable(content, status)
         # A refusal is short: whatever is long, and no page, may be an answer.
         self.generated = bool(_GENERATED.search(content)) or (truncated and content.lstrip()[:1] in ("{", "["))
 
 
 class NoCompletion(Exception):
-    """A response with status 2xx that is not a completion; the argument is its content type."""
+    """A response with status 2xx that is not a completion: its content type, and what came of it."""
+
+    def __init__(self, kind: str, content: bytes) -> None:
+        super().__init__(kind)
+        self.generated = bool(_GENERATED.search(content.decode(errors="replace")))
 
 
 def checked_after_generating(body: Mapping[str, Any]) -> bool:
@@ -93,10 +103,10 @@ def checked_after_generating(body: Mapping[str, Any]) -> bool:
     return False
 
 
-def failure(
-    error: Exception, body: Mapping[str, Any] | None = None, *, silence: str = "did not answer in time"
-) -> BackendError:
-    """The error to raise for what went wrong with a request for `body`."""
+def failure(error: Exception, body: Mapping[str, Any] | None = None, *, begun: bool = False) -> BackendError:
+    """The error to raise for what went wrong with a request for `body`; begun: after a part of an answer."""
+    if isinstance(error, ServerError) and not begun and (status := _named_status(error.event)):
+        error = StatusError(status, {}, error.data.decode(errors="replace"), error.event)
     if isinstance(error, StatusError):
         return _refusal(error, body or {})
     if isinstance(error, _NOTHING_SENT):
@@ -104,10 +114,11 @@ def failure(
         return Unavailable(f"{cause}{detail}", tokens=0, cause=cause, sent=False)
     if isinstance(error, NoCompletion):
         what = f"not a completion ({line(error)[:60]})"
-        return Unavailable(f"the server's answer is {what}", tokens=0, cause=what)
+        return Unavailable(f"the server's answer is {what}", tokens=None if error.generated else 0, cause=what)
     if isinstance(error, TimeoutError):
-        cause = "no answer in time" if silence == "did not answer in time" else silence
-        return Unavailable(f"the server {silence}", tokens=None, cause=cause)
+        if begun:
+            return Unavailable("the server stopped within its answer", tokens=None, cause="stopped within its answer")
+        return Unavailable("the server did not answer in time", tokens=None, cause="no answer in time")
     if isinstance(error, TooLong):
         return Unavailable(f"the server sends too much: {line(error)}", tokens=None, cause="too many bytes")
     if isinstance(error, ServerError):
@@ -120,6 +131,20 @@ def failure(
     if isinstance(error, aiohttp.ClientError | OSError):
         return Unavailable(f"the connection broke: {line(error)}", tokens=None, cause="the connection broke")
     return Unavailable(f"not an answer: {line(error)}", tokens=None, cause="not an answer")
+
+
+def _named_status(event: Any) -> int | None:
+    """The status that an error names in an event: as a number, or by a code that OpenAI sends with one status."""
+    about = event.get("error", event) if isinstance(event, dict) else None
+    if not isinstance(about, dict):
+        return None
+    for name in ("status", "status_code", "code", "type"):
+        named = about.get(name)
+        status = _STATUS_OF.get(named, named) if isinstance(named, str) else named
+        status = int(status) if isinstance(status, str) and re.fullmatch("[45][0-9][0-9]", status) else status
+        if type(status) is int and 400 <= status < 600:
+            return status
+    return None
 
 
 def _refusal(error: StatusError, body: Mapping[str, Any]) -> BackendError:
@@ -178,6 +203,19 @@ def _stable(text: str) -> str:
 
 def _is_id(word: str) -> bool:
     return (len(word) >= 12 and any(map(str.isdigit, word))) or bool(_HEX.fullmatch(word))
+
+
+_TITLE = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
+_MARKUP = re.compile(r"<(script|style)\b.*?</\1>|<[^>]*>", re.IGNORECASE | re.DOTALL)
+
+
+def _readable(content: str, status: int) -> str:
+    """What a page in HTML says, or any other text as it is: `Bad Gateway`."""
+    if not content.lstrip().startswith("<"):
+        return content
+    title = _TITLE.search(content)
+    words = " ".join(unescape(title[1] if title else _MARKUP.sub(" ", content)).split())
+    return words.removeprefix(str(status)).strip(" :-") or content
 
 
 def _delay(headers: Mapping[str, str]) -> float | None:

@@ -6,6 +6,7 @@ Nothing that a server sends takes more memory than it was allowed: responses are
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import io
 import ipaddress
@@ -22,7 +23,7 @@ from shadowprice.backends._connections import Connections
 from shadowprice.backends._events import Malformed, TooLong, parse_json
 from shadowprice.backends._failures import StatusError
 from shadowprice.errors import InputError, MissingExtra
-from shadowprice.redact import register_login, register_secret
+from shadowprice.redact import register_login, register_query, register_secret
 
 try:
     import aiohttp
@@ -33,6 +34,7 @@ except ImportError:
 __all__ = ["Body", "Client"]
 
 _LONGEST_REASON = 2**16  # bytes that are read of an error
+_REASON_TIMEOUT = 5.0  # seconds
 _LARGE = 2**20  # bytes; aiohttp wants larger requests as files
 _STEP = 2**16  # bytes that are decompressed at a time
 
@@ -44,6 +46,7 @@ class Client:
         url = _address(base_url)
         key = _key(api_key)
         register_secret(key)
+        register_query(url.query.items())
         self._headers = {
             "Authorization": f"Bearer {key}",
             "Content-Type": "application/json",
@@ -243,13 +246,15 @@ def _decompressor(encoding: str) -> Any:
 
 
 async def _status_error(response: aiohttp.ClientResponse) -> StatusError:
+    """With as much of the reason as comes soon: the status is known already."""
     content, truncated = b"", False
     try:
-        body = Body(response, 2**20)
-        while not truncated and (chunk := await body.some()):
-            content += chunk
-            truncated = len(content) > _LONGEST_REASON
-    except (TooLong, Malformed):
+        async with asyncio.timeout(_REASON_TIMEOUT):
+            body = Body(response, 2**20)
+            while not truncated and (chunk := await body.some()):
+                content += chunk
+                truncated = len(content) > _LONGEST_REASON
+    except (TooLong, Malformed, TimeoutError):
         truncated = True
     try:
         parsed = parse_json(content)

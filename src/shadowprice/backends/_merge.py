@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from shadowprice.backends._events import Malformed, TooLong, list_of, mapping, string
+from shadowprice.backends._events import TooLong
 
 __all__ = ["Message", "generated_texts"]
 
@@ -22,7 +22,7 @@ _NOT_TEXT = _NAMES | {
     "annotations", "b64_json", "citations", "data", "encrypted_content", "image_url", "images", "obfuscation",
     "search_results", "signature", "thought_signature", "title", "url",
 }  # fmt: skip
-_DEEPEST = 64  # levels of a delta; deeper ones are not an answer
+_DEEPEST = 64  # levels of a delta; deeper ones are left out
 
 
 class _Text(list[str]):
@@ -41,8 +41,8 @@ def generated_texts(value: Any, depth: int = 0) -> Iterator[str]:
     """Every text in a delta that the model wrote."""
     if isinstance(value, str):
         yield value
-    elif depth > _DEEPEST:
-        raise Malformed("a delta that is nested too deep")
+    elif depth > _DEEPEST:  # left out of the message as well
+        return
     elif isinstance(value, list):
         for each in value:
             yield from generated_texts(each, depth + 1)
@@ -53,11 +53,15 @@ def generated_texts(value: Any, depth: int = 0) -> Iterator[str]:
 
 
 class Message:
-    """What has arrived of one message; more than `most` fields and entries of lists raise TooLong."""
+    """What has arrived of one message; more than `most` fields and entries of lists raise TooLong.
+
+    What cannot be part of a message is left out, and `malformed` is true from then on.
+    """
 
     def __init__(self, most: int) -> None:
         self._fields: dict[str, Any] = {}
         self._left = most
+        self.malformed = False
 
     def add(self, delta: dict[str, Any]) -> None:
         for name, value in delta.items():
@@ -67,10 +71,15 @@ class Message:
             if name == "content" and isinstance(value, str) and type(known) is _Text:  # nearly all that ever comes
                 known.append(value)
                 continue
-            if name == "content" and not isinstance(value, list):
-                string(value)
+            if name == "content" and isinstance(value, dict):
+                value = [value]
             if name == "tool_calls":
-                value = [_call(place, call) for place, call in enumerate(list_of(value))]
+                calls = value if isinstance(value, list) else [value]
+                value = [_call(place, call) for place, call in enumerate(calls) if isinstance(call, dict)]
+                self.malformed |= len(value) < len(calls)
+            elif name == "content" and not isinstance(value, str | list):
+                self.malformed = True
+                continue
             self._fields[name] = self._merged(known, value, name)
 
     def fields(self) -> dict[str, Any]:
@@ -83,8 +92,11 @@ class Message:
     def _merged(self, known: Any, new: Any, name: str, depth: int = 0) -> Any:
         """What is known of a field, with what is new of it."""
         self._left -= 1
-        if self._left < 0 or depth > _DEEPEST:
+        if self._left < 0:
             raise TooLong("more fields than a message has")
+        if depth > _DEEPEST:
+            self.malformed = True
+            return known
         if new is None:
             return known
         if known is None:
@@ -114,13 +126,10 @@ class Message:
             known.append(self._merged(None, value, "", depth))
 
 
-def _call(place: int, call: object) -> dict[str, Any]:
-    """A part of a tool call, with its index."""
-    fields = mapping(call)
-    index = fields.get("index", place)
-    if not isinstance(index, int):
-        raise Malformed(f"a tool call with index {index!r:.40}")
-    return {**fields, "index": index}
+def _call(place: int, call: dict[str, Any]) -> dict[str, Any]:
+    """A part of a tool call, with its index: its place in the delta if it names none."""
+    index = call.get("index")
+    return {**call, "index": index if type(index) is int else place}
 
 
 def _whole_call(call: dict[str, Any]) -> dict[str, Any]:

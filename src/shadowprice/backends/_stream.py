@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 
 from shadowprice.backends._charging import Density, Seen, charge, is_doubtful, is_over, length, surplus
-from shadowprice.backends._events import Malformed, list_of, mapping, string, whole
+from shadowprice.backends._events import Malformed, mapping, whole
 from shadowprice.backends._merge import Message, generated_texts
 from shadowprice.backends.base import response
 from shadowprice.redact import holds_secret, redacted_value
@@ -20,7 +20,9 @@ __all__ = ["Answer", "writable"]
 
 _HEAD_FIELDS = ("id", "created", "model", "system_fingerprint")  # of every event: the first of each counts
 _FIELDS, _FIELDS_PER_TOKEN = 10_000, 100  # of all deltas together; a token has ten or so
+_MOST_HIDDEN = 2**20  # tokens that only a total shows: a total beyond that counts something else
 _DEEPEST = 200  # levels of a body
+_T = TypeVar("_T")
 _AROUND = 16  # levels that a file may put around it; orjson writes 254
 
 
@@ -43,47 +45,74 @@ class Answer:
         self._missing: tuple[str, ...] = _HEAD_FIELDS
         self._usage: dict[str, Any] = {}
         self._used: int | None = None
-        self._reasoning = 0
+        self._early = False  # text came after the usage
+        self._hidden = self._reasoning = 0
         self._usage_wrong = False
+        self._malformed = False
 
     # --- what arrives --------------------------------------------------------------------------
 
     def add(self, event: object) -> None:
-        fields = mapping(event)
+        """Adds an event. What is not in the form of the protocol is left out, and the answer is flagged."""
+        fields = event if isinstance(event, dict) else self._left_out({})
         for field in self._missing:
             if (value := fields.get(field)) and isinstance(value, str | int):
                 self._head[field] = value
                 self._missing = tuple(name for name in self._missing if name != field)
-        if fields.get("usage") is not None:
+        choices = fields.get("choices") or ()
+        for choice in choices if isinstance(choices, list | tuple) else self._left_out(()):
+            self._add_choice(choice if isinstance(choice, dict) else self._left_out({}))
+        if fields.get("usage") is not None:  # it counts the text beside it
             self._add_usage(fields["usage"])
-        for choice in list_of(fields.get("choices")):
-            self._add_choice(mapping(choice))
 
     def _add_usage(self, usage: object) -> None:
         try:
-            used, reasoning = _used(usage)
+            used, hidden, reasoning = _used(usage)
         except Malformed:
             self._usage_wrong = True
             return
         if used is not None:  # some servers send a running count with every chunk
-            self._used = max(used, self._used or 0)
+            if used >= (self._used or 0):
+                self._used, self._hidden = used, hidden
             self._reasoning = max(reasoning, self._reasoning)
             self._usage = mapping(usage)
+            self._early = False
 
     def _add_choice(self, choice: dict[str, Any]) -> None:
         # a chunk of a chat, a whole chat, or either of a plain completion
-        delta = mapping(choice.get("delta") or choice.get("message") or {"content": choice.get("text")})
-        self._count(delta)
-        if self.overrun or choice.get("index") not in (0, None):  # an unrequested answer is only counted
+        forms = choice.get("delta"), choice.get("message"), choice.get("text")
+        delta = forms[0] or forms[1] or {"content": forms[2]}
+        if not isinstance(delta, dict):
+            delta = self._left_out({})
+        self._count(delta if sum(map(bool, forms)) < 2 else dict(enumerate(forms)))
+        index = choice.get("index")
+        if self.overrun or (index and type(index) is int):  # an unrequested answer is only counted
             return
         self._message.add(delta)
-        if choice.get("logprobs"):
-            for field, values in mapping(choice["logprobs"]).items():
+        if logprobs := choice.get("logprobs"):
+            for field, values in (logprobs if isinstance(logprobs, dict) else self._left_out({})).items():
                 if isinstance(values, list):
                     self._logprobs.setdefault(field, []).extend(values)
-        self.finish = string(choice.get("finish_reason")) or self.finish
+        if finish := choice.get("finish_reason"):
+            self.finish = finish if isinstance(finish, str) else self._left_out("stop")
 
-    def _count(self, delta: dict[str, Any]) -> None:
+    def end(self) -> None:
+        """The answer has ended as it should: a missing finish_reason is no reason to drop what it says."""
+        if self.finish is None and self.pieces and not self.overrun:
+            reached = max(self.pieces, self._used or 0) >= self.limit
+            self.finish = self._left_out("length" if reached else "stop")
+
+    @property
+    def begun(self) -> bool:
+        """Whether the server has shown that it generates."""
+        return bool(self.pieces or self._used)
+
+    def _left_out(self, instead: _T) -> _T:
+        """What is used instead of something that is not in the form of the protocol."""
+        self._malformed = True
+        return instead
+
+    def _count(self, delta: dict[Any, Any]) -> None:
         if len(delta) == 1 and isinstance(content := delta.get("content"), str):  # nearly all that ever comes
             texts, size = [content], length(content)
         else:  # some servers send reasoning twice, under two names: the same text in one delta counts once
@@ -91,6 +120,7 @@ class Answer:
             size = sum(map(length, texts))
         if size:
             self.pieces += 1
+            self._early = self._used is not None
             self._characters += size
             self._unmeasured += texts
             if self._characters > self._longest:
@@ -147,10 +177,11 @@ class Answer:
             charged.tokens,
             "length" if finish == "length" else "stop",
             charged.source,
-            charged.flags,
+            (*charged.flags, *(("malformed",) if self._malformed or self._message.malformed else ())),
             body,
             input_tokens=prompt - cached,
             cached_tokens=cached,
+            least=charged.least,
         )
 
     def _seen(self) -> Seen:
@@ -164,6 +195,8 @@ class Answer:
             self._usage_wrong,
             self.finish == "length",
             self.counted,
+            self._early,
+            self._hidden,
         )
 
     def _teach(self, seen: Seen) -> None:
@@ -174,18 +207,28 @@ class Answer:
             self.density.learn(seen.characters, seen.used)
 
 
-def _used(usage: object) -> tuple[int | None, int]:
-    """The server's count of what it generated, None if it gives none; and how much of it was reasoning."""
+def _used(usage: object) -> tuple[int | None, int, int]:
+    """The server's count of what it generated, None if it gives none.
+
+    And how much of it shows only in the total, and how much was reasoning.
+    """
     fields = mapping(usage)
     used, prompt, total = (fields.get(f"{kind}_tokens") for kind in ("completion", "prompt", "total"))
     details = fields.get("completion_tokens_details")
     reasoning = details.get("reasoning_tokens") if isinstance(details, dict) else None
     if used is None:
-        return None, 0
+        return None, 0, 0
     if not whole(used) or not (reasoning is None or whole(reasoning)):
         raise Malformed(f"a usage of {used!r:.40}")
+    reasoning = reasoning or 0
+    if not whole(total) or not whole(prompt):
+        return used, 0, reasoning
     # Some services leave reasoning out of the answer's count (Gemini, xAI), but not out of the total.
-    return max(used, total - prompt) if whole(total) and whole(prompt) else used, reasoning or 0
+    more = max(0, total - prompt - used)
+    hidden = more if more > reasoning else 0
+    if hidden > _MOST_HIDDEN:
+        raise Malformed(f"a usage of {used} in a total of {total}")
+    return used + more, hidden, reasoning
 
 
 def _prompt_tokens(usage: Mapping[str, Any]) -> tuple[int, int]:

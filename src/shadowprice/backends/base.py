@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Protocol, Self
 
 from shadowprice.errors import Refused
+from shadowprice.formats.landings import LANDINGS
 from shadowprice.formats.limits import LIMIT_FIELDS
 from shadowprice.types import Completion
 
@@ -17,15 +18,17 @@ __all__ = [
     "Backend",
     "can_be_continued",
     "effective_limit",
+    "ended",
     "join",
     "opens_box",
     "prefix",
     "response",
+    "stops_of",
     "with_text",
 ]
 
 # A suffix that makes a model state its final answer.
-LANDING = "\n\nTherefore, the final answer is \\boxed{"
+LANDING = LANDINGS["math"].text
 # Texts that end a boxed answer, the most frequent first. A brace alone does not: \frac{1}{2} contains some.
 BOX_STOPS = ("}$", "}.", "}\n", "}\\)", "}\\]", "} \\")
 # Fields that apply to an answer as a whole: with them, the parts of an answer do not add up to the same answer.
@@ -58,7 +61,7 @@ class Backend(Protocol):
                        are returned. `prefix` makes a shorter part, `join` puts parts together.
         suffix         text that the answer continues with after `continue_from`, or after the prompt. It is not
                        in the returned text. `LANDING` asks for the final answer; the returned text of a
-                       suffix that ends in ``\\boxed{`` includes the closing brace.
+                       suffix that ends in ``\\boxed{`` ends with the closing brace, any other with its line.
 
         A smaller limit in the body applies. One call is one attempt: a failure raises `Unavailable` or
         `Refused`, with what the attempt cost, and is not retried here. An answer that cannot be continued
@@ -125,6 +128,11 @@ def opens_box(suffix: str) -> bool:
     return suffix.endswith("\\boxed{")
 
 
+def stops_of(suffix: str) -> list[str]:
+    """Texts that end the answer to a suffix: the end of the box, or of the line."""
+    return list(BOX_STOPS) if opens_box(suffix) else ["\n"]
+
+
 # --- answers -----------------------------------------------------------------------------------
 
 
@@ -165,7 +173,16 @@ def join(first: Completion | None, more: Completion, suffix: str = "") -> Comple
         ids=() if suffix else first.ids + more.ids,
         input_tokens=first.input_tokens + more.input_tokens,
         cached_tokens=first.cached_tokens + more.cached_tokens,
+        least=None if first.least is more.least is None else first.certain + more.certain,
     )
+
+
+def ended(answer: Completion) -> Completion:
+    """The same answer as one that the model has ended: its final answer is stated, whatever would have followed."""
+    if not answer.body:  # simulated
+        return replace(answer, finish="stop")
+    (choice,) = answer.body["choices"]
+    return replace(answer, finish="stop", body={**answer.body, "choices": [{**choice, "finish_reason": "stop"}]})
 
 
 def _usage(first: Completion, tokens: int) -> dict[str, int]:

@@ -31,7 +31,14 @@ from typing import IO, Any, Literal
 
 from shadowprice.backends._cores import default_threads
 from shadowprice.backends._gguf import trained_context
-from shadowprice.backends.base import BOX_STOPS, AsyncContext, can_be_continued, effective_limit, opens_box, response
+from shadowprice.backends.base import (
+    AsyncContext,
+    can_be_continued,
+    effective_limit,
+    opens_box,
+    response,
+    stops_of,
+)
 from shadowprice.backends.models import DEFAULT_MODEL, default_context, fetch_model, find_model
 from shadowprice.cost import prompt_bound
 from shadowprice.errors import BackendError, InputError, MissingExtra, Refused, Unavailable
@@ -259,14 +266,15 @@ class LlamaCppBackend(AsyncContext):
         prompt = _prompt(await self._question(body), ids, so_far, suffix)
         limit = await self._limit(body, limit, prompt, first=not (ids or so_far or suffix))
         request |= {"prompt": prompt, "n_predict": limit, "return_tokens": True}
-        if opens_box(suffix):
-            request["stop"] = list(BOX_STOPS)
+        if suffix:
+            request["stop"] = stops_of(suffix)
         found = await self._client.fetch(f"{self.server.url}/completion", request)
         new = tuple(found["tokens"])
         ended = found["stop_type"] in ("eos", "word")
         text = found["content"]
         if suffix:
-            text += "}" if found["stop_type"] == "word" else ""  # it was part of the stop text
+            if opens_box(suffix) and found["stop_type"] == "word":
+                text += "}"  # it was part of the stop text
         elif "\ufffd" in text:  # it starts or ends within a character
             text = await self._decoded([*ids, *new], so_far, text, ended=ended)
         return self._completion(body, limit, found, text, "stop" if ended else "length", () if suffix else new)
@@ -313,23 +321,31 @@ class LlamaCppBackend(AsyncContext):
     async def room(self, body: Mapping[str, Any], limit: int | None = None) -> int | None:
         """The tokens that the context leaves for an answer; None: more than `limit`, which the body's size shows.
 
-        0 or less: the prompt does not fit.
+        Raises Refused if the request does not fit.
         """
         if limit is not None and prompt_bound(body) + limit <= self.server.context:
             return None
-        return self.server.context - await self._count(await self._whole(body))
+        used = await self._count(await self._whole(body))
+        self._refuse_unfit(used, _own_limit(body))
+        return self.server.context - used
 
     async def _limit(
         self, body: Mapping[str, Any], limit: int, prompt: str | Sequence[str | int], *, first: bool = True
     ) -> int:
         """The limit, or what the context leaves; refuses a request that does not fit."""
         context = self.server.context
-        own = min((body[field] for field in LIMIT_FIELDS if first and body.get(field) is not None), default=0)
+        own = _own_limit(body) if first else 0
         if _longest(prompt) + max(limit, own) <= context:
             return limit
         used = await self._count(prompt)
+        self._refuse_unfit(used, own)
+        return min(limit, context - used)
+
+    def _refuse_unfit(self, used: int, own: int) -> None:
+        """Raises Refused if the context cannot hold a prompt of `used` tokens and the caller's own limit."""
+        context = self.server.context
         if used + max(1, own) <= context:
-            return min(limit, context - used)
+            return
         problem = f"a prompt of {used:,} tokens leaves nothing of a context of {context:,} for an answer"
         if used < context:
             problem = f"a prompt of {used:,} tokens and a limit of {own:,} do not fit into a context of {context:,}"
@@ -389,6 +405,11 @@ def _prompt(question: str, ids: tuple[int, ...], so_far: str, suffix: str) -> st
     if not ids:
         return question + so_far + suffix
     return [question, *ids, suffix] if suffix else [question, *ids]
+
+
+def _own_limit(body: Mapping[str, Any]) -> int:
+    """The caller's own limit; 0: none."""
+    return min((body[field] for field in LIMIT_FIELDS if body.get(field) is not None), default=0)
 
 
 def _longest(prompt: str | Sequence[str | int]) -> int:

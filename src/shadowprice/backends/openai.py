@@ -9,17 +9,23 @@ have shown what its tokens hold (`_charging`).
 What an answer is charged (`limit`: what was sent, not more than the grant):
 
     more pieces than the limit, or a text too long for it     the estimate; the stream is closed   limit_ignored
-    the server's own tokenizer counts more than the limit     its count                            limit_ignored
+    the model's own tokenizer counts more than the limit      its count                            limit_ignored
     usage above the limit                                     the usage                            limit_ignored
     usage from what pieces and text show up to the limit      the usage
     usage too low for the pieces, the text or the reasoning   the limit, or more if estimated      usage_wrong
     it says it has; negative; not a number
-    no usage, and the text is estimated at 1.5 times the      the estimate                         usage_estimated
-    limit or more
-    no usage                                                  the limit
+    no usage after the text, and the text is estimated at     the estimate                         usage_estimated
+    1.5 times the limit or more
+    no usage after the text                                   the limit
+
+A usage counts the text before and beside it. If more text follows, it shows only what was generated at least.
 
 The estimate is the number of pieces if they have 7 characters or fewer on average, else 4 characters to a token
-or what was learned. The tokenizer (vLLM, llama.cpp) is asked if the estimate exceeds what would be charged.
+or what was learned. The tokenizer (`_tokenizer`) is asked if the estimate exceeds what would be charged.
+
+What is not in the form of the protocol is left out of an answer, which then has the flag `malformed`; so has an answer
+that is complete but for its finish_reason. What no file can hold (half characters, integers beyond 64 bits, hundreds of
+levels) is replaced.
 
 Nothing more is sent to a server that ignored a limit: what it would generate cannot be bounded.
 
@@ -59,12 +65,19 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from shadowprice.backends._charging import Density
-from shadowprice.backends._events import EventParser, mapping, parse_json, read_event
+from shadowprice.backends._events import EventParser, mapping, parse_json, read_body, read_event
 from shadowprice.backends._failures import NoCompletion, StatusError, checked_after_generating, failure
 from shadowprice.backends._http import Body, Client
 from shadowprice.backends._stream import Answer
 from shadowprice.backends._tokenizer import Tokenizer
-from shadowprice.backends.base import BOX_STOPS, AsyncContext, can_be_continued, effective_limit, opens_box, with_text
+from shadowprice.backends.base import (
+    AsyncContext,
+    can_be_continued,
+    effective_limit,
+    opens_box,
+    stops_of,
+    with_text,
+)
 from shadowprice.errors import BackendError, InputError, LimitViolated, Refused, Unavailable
 from shadowprice.formats.limits import ENDPOINTS, LIMIT_FIELDS
 from shadowprice.types import Completion
@@ -117,7 +130,7 @@ class OpenAIBackend(AsyncContext):
         key = (api_key or "").strip() or os.environ.get("OPENAI_API_KEY", "").strip() or "none"
         # Shorter than the timeout of the answer: what was never connected cost nothing.
         self._client = Client(base_url, key, connect_timeout=min(0.9 * timeout, _CONNECT_TIMEOUT))
-        self._tokenizer = Tokenizer(self._client, model)
+        self._tokenizer = Tokenizer(self._client)
 
     def can_continue(self, body: Mapping[str, Any]) -> bool | None:
         if not can_be_continued(body):
@@ -181,7 +194,8 @@ class OpenAIBackend(AsyncContext):
         if answer.finish in ("abort", "error"):  # vLLM, SGLang
             raise Unavailable(f"the server stopped with finish_reason {answer.finish}", tokens=None)
         if not answer.overrun and answer.is_doubtful:
-            answer.counted = await self._tokenizer.count(answer.text())
+            model = self.model or str(body.get("model", ""))
+            answer.counted = await self._tokenizer.count(answer.text(), model)
         done = answer.completion(self.model)
         if "limit_ignored" in done.flags:
             self._violation = f"the server at {self._client.url} ignored a limit of {limit:,} tokens: {done.tokens:,}"
@@ -205,22 +219,29 @@ class OpenAIBackend(AsyncContext):
                     bounds = _bounds(request, answer.limit)
                     body = Body(response, bounds.stream)
                     first = await body.some()
-                    if response.content_type.endswith("json") or first.lstrip().startswith(b"{"):
+                    start = first.lstrip()
+                    is_json = response.content_type.endswith("json") and not start.startswith((b"data:", b":"))
+                    is_stream = response.content_type == "text/event-stream"
+                    if not is_stream and (not first or start.startswith(b"<")):
+                        raise NoCompletion(response.content_type, first)
+                    if is_json or start.startswith(b"{"):
                         body.most = bounds.event
-                        found = read_event(b"", first + await body.all())  # of a server that does not stream
-                        if not isinstance(found, dict) or "choices" not in found:
-                            raise NoCompletion(response.content_type)
-                        answer.add(found)
+                        content = first + await body.all()
+                        events = read_body(content)  # of a server that does not stream
+                        if not any(isinstance(event, dict) and "choices" in event for event in events):
+                            raise NoCompletion(response.content_type, content)
+                        for event in events:
+                            answer.add(event)
+                        answer.end()
                         await self._client.finish(response)
                     elif await self._read_stream(first, body, EventParser(bounds.event), answer, clock):
                         await self._client.finish(response)
-                    elif first and response.content_type != "text/event-stream" and b'"choices"' not in first:
-                        raise NoCompletion(response.content_type)
+                    elif not is_stream and b'"choices"' not in first:
+                        raise NoCompletion(response.content_type, first)
                 finally:
                     self._client.release(response)
         except Exception as error:  # aiohttp and the parsers raise many kinds for bytes that are not an answer
-            silence = "stopped within its answer" if answer.pieces else "did not answer in time"
-            return failure(error, request, silence=silence)
+            return failure(error, request, begun=answer.begun)
         return None
 
     async def _read_stream(
@@ -237,6 +258,8 @@ class OpenAIBackend(AsyncContext):
                 clock.reschedule(loop.time())
             elif events and answer.pieces:  # before the first piece a model may think, or wait its turn
                 clock.reschedule(min(deadline, loop.time() + self._stall_timeout))
+            if parser.complete:
+                answer.end()
             if parser.done:
                 return parser.started
             chunk = await body.some()
@@ -264,8 +287,8 @@ class OpenAIBackend(AsyncContext):
         if not sent or (first and _has_more_than_text(first)):
             raise Refused("the server cannot continue this answer", code="not_continued", sent=False)
         request = _continuation(body, sent)
-        if opens_box(suffix):
-            request["stop"] = list(BOX_STOPS[:_MAX_STOPS])
+        if suffix:
+            request["stop"] = stops_of(suffix)[:_MAX_STOPS]
         more = await self._answer(request, limit)
         if known is None and first and not suffix:
             self._continues = _continued(first, sent, more)

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from shadowprice.backends.base import AsyncContext, effective_limit, opens_box, response
 from shadowprice.errors import InputError, Refused
 from shadowprice.formats.batch import text_of
+from shadowprice.formats.probes import latest_probe, probes_of
 from shadowprice.types import Completion, Trace
 
 __all__ = ["RecordedBackend"]
@@ -89,7 +90,7 @@ class _Sample:
         stop = min(start + limit, trace.tokens)
         cut = stop < trace.tokens
         text = trace.response or ""
-        if text:
+        if text and (start or cut):
             text = text[self._end(start) : self._end(stop) if cut else None]
         return self._completion(
             body,
@@ -101,12 +102,10 @@ class _Sample:
 
     def landed(self, body: Mapping[str, Any], start: int, limit: int, suffix: str) -> Completion:
         """The final answer that the model stated after its first `start` tokens, or the last recorded before."""
-        recorded = self.trace.extra.get("landed")
-        ages = [int(age) for age in recorded if int(age) <= start] if isinstance(recorded, dict) else []
-        if not ages or not opens_box(suffix):
+        probe = latest_probe(probes_of(self.trace), start)
+        if probe is None or not opens_box(suffix):
             raise Refused(f"no final answer of {self.trace.id!r} at {start} tokens is recorded", code="not_recorded")
-        assert isinstance(recorded, dict)
-        _, tokens, stated = recorded[str(max(ages))]
+        _, tokens, stated = probe
         if stated is None:  # the box was not closed
             return self._completion(body, "", min(tokens, limit), "length")
         if tokens > limit:
@@ -140,7 +139,10 @@ def _question(body: Mapping[str, Any]) -> str:
     """The prompt, or the text of the last user message."""
     asked = body.get("prompt")
     if "messages" in body:
-        asked = next((message for message in reversed(body["messages"]) if message.get("role") == "user"), None)
+        asked = None
+        for message in body["messages"]:
+            if message.get("role") == "user":
+                asked = message
     text = text_of(asked)
     if not text:
         raise Refused(f"no text to find a trace by: {asked!r:.60}", code="no_trace")

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from shadowprice import __version__
-from shadowprice.cli import collect, demo, forecast, plan, report, reproduce, run, train
+from shadowprice.cli import collect, demo, forecast, plan, report, reproduce, run, serve, train
 from shadowprice.cli.common import BAD_INPUT, DONE, INTERRUPTED, Interrupted
 from shadowprice.cli.options import EXIT, Parser
 from shadowprice.cli.terminal import cleaned_streams, say
@@ -116,6 +116,6 @@ def _parser() -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"shadowprice {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (plan, run, collect, train, forecast, reproduce, report, demo):
+    for command in (plan, run, serve, collect, train, forecast, reproduce, report, demo):
         command.add(commands)
     return parser

@@ -100,7 +100,7 @@ def collect(options: argparse.Namespace) -> int:
     from shadowprice.formats.templates import read_template
     from shadowprice.formats.traces import write_traces
     from shadowprice.run_folder import RunFolder, lost_to_crashes
-    from shadowprice.runs import causes_of
+    from shadowprice.summary import causes_of
 
     if min(options.samples, options.max_tokens, options.concurrency) < 1 or options.temperature < 0:
         raise InputError(

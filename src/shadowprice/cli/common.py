@@ -37,8 +37,12 @@ def given(
 ) -> Iterator[Input]:
     """The content of the input; how it was understood is printed to standard error."""
     from shadowprice.formats.inputs import Fields, read_input
+    from shadowprice.formats.questions import GRADERS
     from shadowprice.formats.templates import read_template
 
+    grader = getattr(options, "grader", None)
+    if grader is not None and grader not in GRADERS:
+        raise InputError(f"--grader {grader!r:.40} is unknown", fix=f"choose one of {', '.join(GRADERS)}")
     fields = Fields(options.prompt_field, options.gold_field, options.id_field)
     template = read_template(options.prompt_template)
     with ExitStack() as stack:
@@ -49,7 +53,7 @@ def given(
             source,
             label="standard input" if options.file == "-" else options.file,
             fields=fields,
-            grader=getattr(options, "grader", None),
+            grader=grader,
             template=template,
             system=options.system,
             model=model,
@@ -102,6 +106,23 @@ def check_policy_name(policy: str, *more: str) -> None:
         raise InputError(f"unknown policy {policy!r:.40}", fix=fix)
 
 
+def rates_of(options: argparse.Namespace) -> tuple[Rates, Rates | None]:
+    """What the budget counts, and the prices to show beside a budget of tokens."""
+    from shadowprice.cost import ALL_TOKENS, TOKENS, Rates
+
+    given = {name: rate for name in ("in", "out", "cached") if (rate := getattr(options, f"rate_{name}")) is not None}
+    prices = None
+    if given:
+        if missing := next((name for name in ("in", "out") if name not in given), None):
+            raise InputError(f"no --rate-{missing}", fix="give both, as --rate-in 0.15 --rate-out 0.60")
+        prices = Rates.dollars(given["in"], given["out"], given.get("cached"))
+    if not options.budget.lstrip().startswith("$"):
+        return (ALL_TOKENS if options.count == "input+output" else TOKENS), prices
+    if options.count:
+        raise InputError(f"--count {options.count} with a budget in money", fix="rates say what counts: leave it out")
+    return prices or TOKENS, None  # without prices the budget is refused when it is parsed
+
+
 def outputs(options: argparse.Namespace, kind: str) -> tuple[str, str]:
     """The files for answers and errors; raises InputError before any work if they cannot be written."""
     from shadowprice.cost import LARGEST
@@ -113,6 +134,9 @@ def outputs(options: argparse.Namespace, kind: str) -> tuple[str, str]:
     out = options.out or f"{_name(options)}.{kind}.jsonl"
     errors = options.errors or f"{_name(options) if _is_stream(out) else _stem(out)}.declined.jsonl"
     refuse_same_file(input=options.file, out=out, errors=errors, forecast=options.forecast)
+    if os.path.splitext(out)[1].lower() in (".csv", ".tsv"):
+        fix = "--csv FILE writes a table as well" if kind == "answers" else "give it a name in .jsonl"
+        raise InputError("is the name of a table, and --out writes JSON lines", path=out, fix=fix)
     if kind == "answers":
         refuse_run(options, run_folder(options, out))
     written = [out, errors, getattr(options, "csv", None) or "-"]
@@ -139,7 +163,7 @@ def refuse_run(options: argparse.Namespace, folder: str) -> None:
 
 def _name(options: argparse.Namespace) -> str:
     """What files are called after: the input."""
-    return "requests" if options.file == "-" else _stem(options.file)
+    return "requests" if options.file == "-" or options.file.startswith("/dev/") else _stem(options.file)
 
 
 def _is_stream(path: str) -> bool:
@@ -209,6 +233,11 @@ def copied(source: str) -> Iterator[str]:
         yield copy.name
 
 
+def shown(path: str) -> str:
+    """A place for results, in words."""
+    return "standard output" if path == "-" else path
+
+
 def standard_output() -> IO[bytes]:
     if sys.stdout is None:
         raise InputError("standard output is closed", fix="name a file")
@@ -221,7 +250,7 @@ def refuse_same_file(**paths: str | None) -> None:
         if path is None or (path == "-" and role == "input"):
             continue
         real = path if path == "-" else os.path.realpath(path)
-        if real in seen:
+        if real in seen and real != os.devnull:
             raise InputError(f"is both {seen[real]} and {role}", path=path, fix="name another file")
         seen[real] = role
 
@@ -235,8 +264,10 @@ def option(text: str) -> tuple[str, Any]:
 
 
 def about(number: float) -> str:
-    """A number that is not exact: two digits, or whole ones; very little is 0."""
-    return f"{number:,.0f}" if number >= 10 or number < 0.01 else f"{number:.2g}"
+    """A number that is not exact, with two digits, or whole: `about 0.46`."""
+    if 0 < number < 0.01:
+        return "less than 0.01"
+    return f"about {number:,.0f}" if number >= 10 or number <= 0 else f"about {number:.2g}"
 
 
 def count(number: int, noun: str) -> str:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from shadowprice.engine.executor import Progress
     from shadowprice.forecast import Predictor
     from shadowprice.formats.questions import Question
-    from shadowprice.runs import Summary
+    from shadowprice.summary import Summary
     from shadowprice.types import Request
 
 _DESCRIPTION = """\

@@ -36,7 +36,7 @@ def make_backend(options: argparse.Namespace, *, cache: bool = False) -> Backend
     if options.concurrency < 1:
         raise InputError(f"--concurrency {options.concurrency}", fix="give 1 or more")
     local = {name.replace("-", "_"): getattr(options, name.replace("-", "_")) for name in LOCAL}
-    if options.base_url:
+    if options.base_url is not None:
         flags = {**local, "exact": options.exact or None}
         if wrong := next((name for name, value in flags.items() if value is not None), None):
             name = wrong.replace("_", "-")
@@ -60,23 +60,6 @@ def make_backend(options: argparse.Namespace, *, cache: bool = False) -> Backend
             cache=_CACHE if cache else 0,
             exact=options.exact,
         )
-
-
-def rates_of(options: argparse.Namespace) -> tuple[Rates, Rates | None]:
-    """What the budget counts, and the prices to show beside a budget of tokens."""
-    from shadowprice.cost import ALL_TOKENS, TOKENS, Rates
-
-    given = {name: rate for name in ("in", "out", "cached") if (rate := getattr(options, f"rate_{name}")) is not None}
-    prices = None
-    if given:
-        if missing := next((name for name in ("in", "out") if name not in given), None):
-            raise InputError(f"no --rate-{missing}", fix="give both, as --rate-in 0.15 --rate-out 0.60")
-        prices = Rates.dollars(given["in"], given["out"], given.get("cached"))
-    if not options.budget.lstrip().startswith("$"):
-        return (ALL_TOKENS if options.count == "input+output" else TOKENS), prices
-    if options.count:
-        raise InputError(f"--count {options.count} with a budget in money", fix="rates say what counts: leave it out")
-    return prices or TOKENS, None  # without prices the budget is refused when it is parsed
 
 
 def run_to_end(
@@ -235,7 +218,7 @@ class _Log:
 
     def __init__(self, meter: Meter) -> None:
         self.meter, self.closed = meter, threading.Event()
-        self._last, self._step = 0.0, 0
+        self._last, self._step, self._waited = 0.0, 0, False
         self._lock = threading.Lock()
 
     def watch(self) -> None:
@@ -246,7 +229,9 @@ class _Log:
         with self._lock:
             now, step = self.meter.elapsed, int(20 * self.meter.share)
             pause = 10 if now < 120 else 60
-            if now - self._last >= pause or (step > self._step and now - self._last >= 1):
+            waits = not self._waited and self.meter.waiting  # the first time it is reported at once
+            if waits or now - self._last >= pause or (step > self._step and now - self._last >= 1):
+                self._waited = self._waited or waits
                 self._last, self._step = now, step
                 say(self.meter.line())
 

@@ -105,7 +105,9 @@ def add_input(command: argparse.ArgumentParser, *, graded: bool = False) -> None
     for name, what in fields.items():
         command.add_argument(f"--{name}-field", metavar="NAME", help=f"the column or field of {what}")
     if graded:
-        command.add_argument("--grader", metavar="NAME", help="math (default), exact, numeric or code")
+        command.add_argument(
+            "--grader", metavar="NAME", help="math, exact, numeric or code (default: exact for words, else math)"
+        )
 
 
 def add_force(command: argparse.ArgumentParser) -> None:
@@ -114,7 +116,11 @@ def add_force(command: argparse.ArgumentParser) -> None:
 
 def add_market(command: argparse.ArgumentParser, *, policy: str = "expected") -> None:
     add_input(command, graded=command.prog.endswith(" run"))
-    command.add_argument("--budget", required=True, help="for all answers: 200000, 200k, 1.5M or 256/query tokens")
+    command.add_argument(
+        "--budget",
+        required=True,
+        help="for all answers: 200000, 200k, 1.5M or 256/query tokens; with rates also '$5' or '$0.002/query'",
+    )
     command.add_argument("--policy", default="expected", help=f"how the budget is divided (default: {policy})")
     where = command.add_mutually_exclusive_group()
     where.add_argument("--forecast", metavar="FILE", help="JSONL of custom_id, tokens, spread, solve: your own numbers")
@@ -168,7 +174,7 @@ def _local_model(text: str) -> str:
 def add_rates(command: argparse.ArgumentParser) -> None:
     for name, tokens, more in (
         ("in", "prompts", ""),
-        ("out", "answers", "; with both, --budget may be in money: '$5' or '$0.002/query'"),
+        ("out", "answers", "; with both, --budget may be in money"),
         ("cached", "prompts that the server had in its cache", " (default: that of --rate-in)"),
     ):
         about = f"dollars per million tokens of {tokens}{more}"

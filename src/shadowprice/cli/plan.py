@@ -19,12 +19,23 @@ from shadowprice.cli.common import (
     given,
     option,
     outputs,
+    rates_of,
+    shown,
     standard_output,
 )
-from shadowprice.cli.options import EXIT, INPUTS, POLICIES, Commands, add_command, add_limit_field, add_market
-from shadowprice.errors import InputError
+from shadowprice.cli.options import (
+    EXIT,
+    INPUTS,
+    POLICIES,
+    Commands,
+    add_command,
+    add_limit_field,
+    add_market,
+    add_rates,
+)
 
 if TYPE_CHECKING:
+    from shadowprice.cost import Rates
     from shadowprice.planning import Plan
 
 _DESCRIPTION = """\
@@ -51,6 +62,7 @@ def add(commands: Commands) -> None:
         "--out", metavar="FILE", help="planned requests (default: IN.planned.jsonl; - is standard output)"
     )
     add_limit_field(command)
+    add_rates(command)
     command.set_defaults(command=run)
 
 
@@ -59,8 +71,8 @@ def run(options: argparse.Namespace) -> int:
     from shadowprice.planning import plan
 
     out, errors = outputs(options, "planned")
-    chosen = dict(map(option, options.option))
-    _check(options.budget, options.policy, chosen)
+    chosen, (rates, prices) = dict(map(option, options.option)), rates_of(options)
+    _check(options.budget, options.policy, chosen, rates)
     with ExitStack() as stack:
         found = stack.enter_context(given(options, model=options.model))
         targets = [standard_output() if name == "-" else name for name in (errors, out)]
@@ -75,6 +87,8 @@ def run(options: argparse.Namespace) -> int:
             limit_field=options.limit_field,
             options=chosen,
             label=found.label,
+            rates=rates,
+            prices=prices,
             progress=bar(options),
         )
         result.write_to(out_file, error_file)
@@ -90,32 +104,43 @@ def run(options: argparse.Namespace) -> int:
     return EXHAUSTED if result.declined else DONE
 
 
-def _check(budget: str, policy: str, chosen: dict[str, Any]) -> None:
+def _check(budget: str, policy: str, chosen: dict[str, Any], rates: Rates) -> None:
     """Raises an error about invalid arguments before the input is read."""
     from shadowprice.cost import parse_budget
     from shadowprice.market import check_policy
 
-    if budget.strip().startswith("$"):
-        raise InputError(
-            f"budget {budget!r}: a plan counts tokens", fix="write it as 200k; run takes dollars, with --rate-in"
-        )
-    parse_budget(budget, 1)
+    parse_budget(budget, 1, rates)
     check_policy_name(policy)
     check_policy(policy, chosen)
 
 
 def _verdict(result: Plan, out: str, errors: str) -> str:
-    rows = [f"{count(result.requests, 'request')}, {result.budget:,} tokens, policy {result.policy}"]
-    rows.append(f"  admitted  {count(result.admitted, 'request')}, {result.granted:,} tokens granted -> {out}")
-    rows.append(f"  declined  {count(result.declined, 'request')} -> {errors}")
+    from shadowprice.cost import show
+
+    rates = result.rates
+    rows = [f"{count(result.requests, 'request')}, {show(result.budget, rates)}, policy {result.policy}"]
+    most = f", {show(result.cost, rates)} at most with prompts" if rates.priced else ""
+    if result.dollars is not None and not rates.money:
+        most += f", ${result.dollars:,.6f}".rstrip("0").rstrip(".") + " at most"
+    granted = f"{count(result.granted, 'token')} granted{most}"
+    rows.append(f"  admitted  {count(result.admitted, 'request')}, {granted} -> {shown(out)}")
+    rows.append(f"  declined  {count(result.declined, 'request')} -> {shown(errors)}")
     if result.price is not None and result.utility is not None and result.bound is not None:
         gap = (result.bound - result.utility) / result.bound if result.bound else 0.0
-        best = "no division of the budget is better" if gap < 1e-9 else f"within {100 * gap:.2g}% of the best"
         # Only the utility of `expected` is something that can be counted.
-        worth = f"about {about(result.utility)} correct answers: " if result.policy == "expected" else ""
-        rows.append(f"  expected  {worth}{best}")
+        worth = f"{about(result.utility)} correct answers: " if result.policy == "expected" else ""
+        rows.append(f"  expected  {worth}{_certificate(gap)}")
     worth = ""
     if result.more_utility is not None and result.policy == "expected":
-        worth = f", about {about(result.more_utility)} correct answers"
-    rows.append(f"  10% more  {result.more_budget:,} tokens would buy {result.more_admitted:+,} admitted{worth}")
+        worth = f", {about(result.more_utility)} correct answers"
+    more = show(result.more_budget, rates)
+    rows.append(f"  10% more  {more} would buy {result.more_admitted:+,} admitted{worth}")
     return "\n".join(rows)
+
+
+def _certificate(gap: float) -> str:
+    """How far a plan may be from the best division of the budget."""
+    if gap < 1e-9:
+        return "no division of the budget is better"
+    percent = max(0.01, 100 * gap)
+    return f"within {percent:.0f}% of the best" if percent >= 10 else f"within {percent:.2g}% of the best"

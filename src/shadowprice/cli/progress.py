@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from shadowprice.engine.executor import Progress
 
 _WINDOW = 120.0  # seconds that speeds are measured over
+_FEW = 32  # tokens: fewer do not show how long the rest will take
 _BAR = 40  # columns
 _ENDED = ("finished", "landed", "truncated", "declined", "failed")
 
@@ -55,6 +56,11 @@ class Meter:
         used = self._used(self.progress) / self.progress.budget if self.progress.budget else 0.0
         return min(1.0, max(used, self._ended(self.progress) / max(1, self.requests)))
 
+    @property
+    def waiting(self) -> bool:
+        """Whether the server is unavailable."""
+        return self.progress is not None and bool(self.progress.waiting)
+
     def speed(self, kind: int) -> float:
         """Per second: units used (1), tokens (2) or requests that have ended (3)."""
         if not self._seen:
@@ -65,7 +71,10 @@ class Meter:
     @property
     def left(self) -> float | None:
         """Seconds until the budget is spent or the requests have ended, whichever is first; None: unknown."""
-        if self.progress is None or self.progress.stopped:
+        if self.progress is None or self.progress.stopped or not self._seen:
+            return None
+        first, last = self._seen[0], self._seen[-1]
+        if last[2] - first[2] < _FEW and last[3] == first[3]:  # prompts are being read: that shows no speed
             return None
         units, requests = self.progress.budget - self._used(self.progress), self.requests - self._ended(self.progress)
         rates = [(units, self.speed(1)), (requests, self.speed(3))]
@@ -85,7 +94,7 @@ class Meter:
             f"{100 * self.share:3.0f}% {bar}  {_span(self.elapsed)}{self._left()}",
             *_wrapped(self._budget(), width),
             *_wrapped(f"{self._outcomes()}; {self.progress.running:,} in flight", width),
-            *([f"     waiting: {self.progress.waiting}"] if self.progress.waiting else []),
+            *(_wrapped(f"waiting: {self.progress.waiting}", width) if self.progress.waiting else []),
         ]
 
     def line(self) -> str:

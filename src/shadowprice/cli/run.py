@@ -1,4 +1,4 @@
-"""`shadowprice run`: answer a batch file on a real model within a budget."""
+"""`shadowprice run`: answer questions on a real model within a budget."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ from shadowprice.cli.common import (
     gold_for,
     option,
     outputs,
+    rates_of,
     refuse_same_file,
     run_folder,
     standard_output,
 )
-from shadowprice.cli.live import make_backend, rates_of, resumable, run_to_end, show_progress
+from shadowprice.cli.live import make_backend, resumable, run_to_end, show_progress
 from shadowprice.cli.options import (
     EXIT,
     INPUTS,
@@ -85,7 +86,7 @@ def add(commands: Commands) -> None:
     command = add_command(
         commands,
         "run",
-        "answer a batch file on a real model within a budget",
+        "answer questions on a real model within a budget",
         _DESCRIPTION,
         f"{INPUTS}\n{POLICIES}{_INDEX}\n{EXIT}",
     )
@@ -99,6 +100,12 @@ def add(commands: Commands) -> None:
         choices=["reserved", "metered"],
         help="what counts against the budget: grants until their answers end, or tokens as they are generated "
         "(default: metered without --policy and with --policy index, else reserved)",
+    )
+    command.add_argument(
+        "--landing",
+        metavar="NAME",
+        help="how answers that would be cut are asked for their final answer: math, think (for models that think "
+        "first), plain, a file with the text, or none (default: math with --prompt-template math, else none)",
     )
     command.add_argument("--no-reclaim", action="store_true", help="one clearing only: what is not used stays unused")
     command.add_argument(
@@ -222,8 +229,16 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
         "max_tokens": options.max_tokens,
         "reclaim": not options.no_reclaim,
         "samples": options.samples,
+        "landing": _landing(options),
         "rates": rates_of(options)[0],
     }
+
+
+def _landing(options: argparse.Namespace) -> str | None:
+    """By default mathematics lands; several samples do not, unless it was asked for: that is refused."""
+    if options.landing is None:
+        return "math" if options.prompt_template == "math" and options.samples == 1 else None
+    return None if options.landing == "none" else str(options.landing)
 
 
 def _temperature(options: argparse.Namespace) -> float | None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from shadowprice.cli.common import about, count, lost_in_words, where_programs_ran
+from shadowprice.cli.common import about, count, lost_in_words, shown, where_programs_ran
 from shadowprice.cost import Rates, show, show_beside, show_spent
 from shadowprice.formats.fixes import fix_for
 
 if TYPE_CHECKING:
-    from shadowprice.runs import Run, Summary
+    from shadowprice.runs import Run
+    from shadowprice.summary import Summary
 
 _PRICED = ("index", "expected")  # policies whose price is in correct answers, which can be counted
 
@@ -18,12 +19,13 @@ _PRICED = ("index", "expected")  # policies whose price is in correct answers, w
 def verdict(run: Run, summary: Summary, *, out: str, errors: str, folder: str) -> list[str]:
     """The lines of the summary."""
     rates = run.settings.rates
+    landed = f"{summary.count('landed'):,} of them landed, " if summary.count("landed") else ""
     rows = [
         f"{count(summary.requests, 'request')}, {show(summary.budget, rates)}, policy {run.policy}",
         f"  answered   {count(summary.count('finished', 'landed'), 'request')}, "
-        f"{summary.count('truncated'):,} more cut short -> {out}",
+        f"{landed}{summary.count('truncated'):,} more cut short -> {shown(out)}",
         f"  unanswered {summary.count('declined'):,} declined, {summary.count('failed'):,} failed, "
-        f"{summary.count('not_sent'):,} not sent -> {errors}",
+        f"{summary.count('not_sent'):,} not sent -> {shown(errors)}",
     ]
     for cause, times in summary.causes.items():
         fix = "" if summary.stopped else f" ({fix_for('', cause)})"  # what stopped the run has a line of its own
@@ -47,13 +49,22 @@ def warnings(summary: Summary, rates: Rates) -> Iterator[str]:
     for flag, times in summary.flags.items():
         yield f"server violation: {flag} {times:,} times"
     if summary.beyond_grants:
-        generated = show(summary.spent + summary.overspent, rates)
-        yield (
-            f"at least {generated} generated, {summary.overspent:,} of them beyond the budget; "
-            "the server's own count is unknown"
-        )
+        yield _of_ignored_limits(summary, rates)
     if summary.stopped:
         yield stopped_in_words(summary.stopped)
+
+
+def _of_ignored_limits(summary: Summary, rates: Rates) -> str:
+    """What is known of a server that generated more than it was granted."""
+    parts = [f"at least {show(summary.generated)} generated"]
+    charged = summary.spent + summary.overspent
+    if not rates.priced:
+        parts[0] += f", {max(0, summary.generated - summary.budget):,} of them beyond the budget"
+    if charged != summary.generated or rates.priced:
+        parts.append(f"{show(charged, rates)} charged" + " by estimate" * (not summary.counted))
+    if not summary.counted:
+        parts.append("the server's own count is unknown")
+    return "; ".join(parts)
 
 
 def stopped_in_words(reason: str) -> str:
@@ -76,7 +87,7 @@ def _worth_of_more(summary: Summary, rates: Rates) -> str:
         units = min(1000, units)
     tokens = units * 10**6 / rates.output
     answers = min(tokens * summary.price, waiting)
-    return f"{show(units, rates).replace(' token', ' more token')} would buy about {about(answers)} correct answers"
+    return f"{show(units, rates).replace(' token', ' more token')} would buy {about(answers)} correct answers"
 
 
 def _of_teacher(teacher: dict[str, Any]) -> str:

@@ -3,6 +3,7 @@
 scheduler   what a scheduler is, and what all of them share
 reserved    any policy, cleared in rounds
 metered     serving by index
+landing     any of these, and landings for what they leave without an answer
 auto        index where answers can be continued, else expected: the default of `run`
 fixed       the same grant for every request: collecting traces, asking a teacher
 prompts     prompts that state the limit
@@ -21,11 +22,14 @@ from typing import Any
 
 from shadowprice.cost import TOKENS, Rates
 from shadowprice.engine.auto import Auto
+from shadowprice.engine.landing import Lander
 from shadowprice.engine.metered import Metered
 from shadowprice.engine.reserved import Reserved
 from shadowprice.engine.scheduler import CanContinue, Scheduler
 from shadowprice.errors import InputError
+from shadowprice.formats.landings import Landing, read_landing
 from shadowprice.market import check_policy
+from shadowprice.market.anytime import Anytime
 
 HINDSIGHT = ("oracle", "clairvoyant")  # policies that need to know the answers
 
@@ -42,6 +46,7 @@ class Settings:
     reclaim     clear again with what was not used (reserved accounting; metered always does)
     samples     answers that a request may have from its grant, one after the other
     chunk       minimum tokens of a chunk (index)
+    landing     how answers that are stopped are asked for (`formats.landings`), also by name; None: not at all
     """
 
     policy: str = ""
@@ -54,6 +59,7 @@ class Settings:
     concurrency: int = 8
     attempts: int = 4
     rates: Rates = TOKENS
+    landing: Landing | str | None = None
 
     def __post_init__(self) -> None:
         policy, accounting = self.policy, self.accounting
@@ -63,6 +69,8 @@ class Settings:
         accounting = accounting or ("metered" if policy in ("index", "auto") else "reserved")
         object.__setattr__(self, "policy", policy)
         object.__setattr__(self, "accounting", accounting)
+        if isinstance(self.landing, str):
+            object.__setattr__(self, "landing", read_landing(self.landing))
 
     def check(self) -> None:
         """Raises an error if settings cannot be combined."""
@@ -82,6 +90,8 @@ class Settings:
                 raise InputError("policy index takes no options", fix="leave them out")
         else:
             check_policy(self.policy, self.options)
+        if self.landing is not None and self.samples != 1:
+            raise InputError("several samples cannot be combined with landings", fix="leave one of them out")
         if self.accounting == "metered":
             if not self.reclaim:
                 raise InputError("no reclaim in metered accounting: only what is used counts", fix="use reserved")
@@ -106,14 +116,28 @@ class Settings:
         return " ".join(words)
 
 
-def make_scheduler(settings: Settings, can_continue: CanContinue = lambda request: True) -> Scheduler:
-    """The scheduler of these settings. `can_continue` says which answers the backend can continue."""
+def make_scheduler(
+    settings: Settings, can_continue: CanContinue = lambda request: True, anytime: Anytime | None = None
+) -> Scheduler:
+    """The scheduler of these settings.
+
+    can_continue  which answers the backend can continue
+    anytime       what landings are worth, where that is known
+    """
     settings.check()
+    if not isinstance(settings.landing, Landing):
+        return _scheduler(settings, can_continue, None)
+    return Lander(_scheduler(settings, can_continue, anytime), settings.landing, can_continue, anytime)
+
+
+def _scheduler(settings: Settings, can_continue: CanContinue, anytime: Anytime | None) -> Metered | Reserved | Auto:
     common: dict[str, Any] = {
         "max_tokens": settings.max_tokens, "attempts": settings.attempts, "rates": settings.rates,
     }  # fmt: skip
     if settings.policy in ("index", "auto"):
-        metered = Metered(chunk=settings.chunk, concurrency=settings.concurrency, can_continue=can_continue, **common)
+        metered = Metered(
+            chunk=settings.chunk, concurrency=settings.concurrency, can_continue=can_continue, anytime=anytime, **common
+        )
         return metered if settings.policy == "index" else Auto(metered, Reserved(**common), can_continue)
     return Reserved(
         settings.policy,

@@ -9,11 +9,11 @@ instead of continuing, all requests are served by `expected`, and that answer is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from shadowprice.engine.metered import Metered
 from shadowprice.engine.reserved import Reserved
-from shadowprice.engine.scheduler import CanContinue, Report, Round, Scheduler, Work
+from shadowprice.engine.scheduler import Batch, CanContinue, Report, Round, Work
 from shadowprice.types import Completion, Forecast, Request, Result
 
 
@@ -21,7 +21,7 @@ class Auto:
     """Starts as the index, and becomes `expected` where no answer can be continued."""
 
     def __init__(self, metered: Metered, reserved: Reserved, can_continue: CanContinue) -> None:
-        self._now: Scheduler = metered
+        self._now: Metered | Reserved = metered
         self.rounds: list[Round] = metered.rounds  # of both
         self._metered, self._reserved, self._can_continue = metered, reserved, can_continue
         self._requests: list[Request] = []
@@ -31,6 +31,10 @@ class Auto:
     @property
     def policy(self) -> str:
         return "index" if self._now is self._metered else "expected"
+
+    @property
+    def batch(self) -> Batch:
+        return self._now.batch
 
     @property
     def price(self) -> float | None:
@@ -46,10 +50,10 @@ class Auto:
     def charged(self, costs: Mapping[int, int]) -> None:
         self._now.charged(costs)
 
-    def next(self, available: int) -> Work | None:
+    def next(self, available: int, avoid: Collection[int] = ()) -> Work | None:
         if not self._decided and not self._running:
             self._decide()
-        work = self._now.next(available)
+        work = self._now.next(available, avoid)
         self._running += work is not None
         return work
 

@@ -2,12 +2,15 @@
 
     closed      a window of attempts, at first as many as the concurrency allows. A failure that cost nothing (429, 503)
                 halves it, answers widen it again: by one per wave.
-    open        after three failures in a row of one cause: an outage. One attempt at a time, a probe, after pauses that
-                double, until one is answered or the outage has lasted longer than the patience of the run. After it the
+    open        after three failures in a row: an outage. One attempt at a time, a probe, after pauses that double,
+                until one is answered or the outage has lasted longer than the patience of the run. After it the
                 window doubles with every wave until it is as wide as before.
 
-Three failures of a single request are no outage as long as the server answers others; being unable to connect is one.
-An outage in which attempts cost an unknown amount ends the run after eight probes: each is charged in full.
+Causes of failures in a row may differ: behind one address some servers refuse connections while others are busy, and
+reasons have numbers in them. Three failures of a single request are no outage as long as the server answers others;
+being unable to connect is one. Requests that failed in a row (`failing`) may themselves be at fault, so others are sent
+as probes, and once all have failed, each of them in turn. An outage in which attempts cost an unknown amount ends the
+run after eight probes: each is charged in full.
 """
 
 from __future__ import annotations
@@ -34,7 +37,9 @@ class Breaker:
         self._concurrency, self._patience, self._first_pause = concurrency, patience, pause
         self._window, self._threshold = float(concurrency), float(concurrency)
         self._answered = False
-        self._failures: list[tuple[str, int]] = []  # in a row: cause and request
+        self.failing: set[int] = set()  # requests that failed since the last answer, or in this turn of all of them
+        self._failures = 0  # in a row
+        self._cause = ""  # of the latest
         self._denials = 0
         self._lost_probes = 0
         self._since, self._before = 0.0, self._window  # the first failure in a row, and the window until then
@@ -57,14 +62,15 @@ class Breaker:
         if not self.open:
             return ""
         seconds = self.wait(now)
-        return f"server unavailable ({self._failures[-1][0]}), " + (
+        return f"server unavailable ({self._cause}), " + (
             f"retrying in {seconds:.0f} s" if seconds >= 0.5 else "retrying"
         )
 
     def pause(self, tried: int, error: BackendError) -> float:
         """Before a request is tried again: what the server asked for, or twice as long each time."""
         named = error.delay if isinstance(error, Unavailable) else None
-        return named if named is not None else min(_LONGEST_PAUSE, self._first_pause * 2.0 ** (tried - 1))
+        usual = min(_LONGEST_PAUSE, self._first_pause * 2.0 ** (tried - 1))
+        return min(usual if named is None else named, self._patience)
 
     def answered(self, turn: int) -> None:
         """An attempt that was sent in `turn` was answered."""
@@ -73,7 +79,8 @@ class Breaker:
         if self.open and not recent:
             return
         self.open = False
-        self._failures, self._denials, self._lost_probes = [], 0, 0
+        self.failing.clear()
+        self._failures = self._denials = self._lost_probes = 0
         self._pause = self._first_pause
         if recent:
             self._window += 1.0 if self._window < self._threshold else 1.0 / self._window
@@ -89,12 +96,14 @@ class Breaker:
                 self.reason = f"the server refuses every request: {error}"
 
     def _unavailable(self, error: Unavailable, request: int, turn: int, now: float) -> None:
-        if self._failures and self._failures[-1][0] != error.cause and not self.open:
-            self._failures = []
         if not self._failures:
             self._since, self._before = now, self._window
-        self._failures = [*self._failures[-_FAILURES:], (error.cause, request)]
+        self._failures += 1
+        self._cause = error.cause
         recent = turn >= self.turn  # otherwise it was sent before the server was known to be down, or busy
+        if self.open and recent and request in self.failing:  # no other could be sent: all are tried once more
+            self.failing.clear()
+        self.failing.add(request)
         if self.open:
             if recent:
                 self._pause = min(2 * self._pause, _LONGEST_PAUSE)
@@ -109,8 +118,8 @@ class Breaker:
             self.turn += 1
 
     def _is_outage(self, error: Unavailable) -> bool:
-        several = len({request for _, request in self._failures}) > 1
-        return len(self._failures) >= _FAILURES and (several or not self._answered or not error.sent)
+        one_at_fault = len(self.failing) == 1 and self._answered and error.sent
+        return self._failures >= _FAILURES and not one_at_fault
 
     def _wait(self, error: Unavailable, now: float) -> None:
         """For the next probe, the last of which is due when the patience ends."""

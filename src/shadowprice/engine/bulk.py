@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from shadowprice.engine.metered import Metered
 from shadowprice.engine.reserved import Reserved
-from shadowprice.market.gittins import Schedule
+from shadowprice.market.gittins import Chunks
 
 Ints: TypeAlias = NDArray[np.int64]
 
@@ -89,15 +89,14 @@ def _by_index(scheduler: Metered, ends: Ints, budget: int, cap: int) -> Served:
     return Served(age, age)
 
 
-def _chunks(plan: Schedule, active: NDArray[np.intp], age: Ints, least: int) -> tuple[NDArray[np.intp], Ints, Ints]:
+def _chunks(plan: Chunks, active: NDArray[np.intp], age: Ints, least: int) -> tuple[NDArray[np.intp], Ints, Ints]:
     """Request, start and stop of all chunks, in the order in which they are served.
 
     A chunk runs to where the index falls, and at least `least` tokens; its index is that of its first part.
     """
     wide = float(plan.stop.max(initial=0) + least + 1)
-    by_age = plan.query * wide + plan.stop  # by request, and within each by age
-    order = np.argsort(by_age)
-    query, stops, index, ascending = plan.query[order], plan.stop[order], plan.index[order], by_age[order]
+    query, stops, index = plan.query, plan.stop, plan.index
+    ascending = query * wide + stops  # by request, and within each by age
     at = np.flatnonzero(np.diff(query, prepend=-1))  # the first part that is not in a chunk yet, by request
     last = np.append(at[1:], query.size) - 1
     who = active[query[at]]

@@ -6,7 +6,8 @@ reservation exists only while its attempt may be generating, so that a crash cos
 An attempt that is known to have generated nothing is settled as such, and repeated after a pause: its units are held
 back for it until then. An attempt with an unknown outcome has spent its reservation, and the scheduler decides how its
 request continues. An unexpected exception, from a bug in this package or in a backend, is a failure of one request
-like any other: it does not end the run. Outages are waited out (`engine.breaker`).
+like any other: it does not end the run. Outages are waited out (`engine.breaker`): meanwhile what generated nothing
+waits with the scheduler again, so that one request at fault does not keep the others from being tried.
 
 **Exposure.** Only the server knows that it generated nothing for a request it received. Grants that were not charged
 because a server said so add up, each of them once, and the run stops when they exceed a share of the budget. Not
@@ -22,7 +23,7 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import orjson
 
@@ -38,6 +39,7 @@ from shadowprice.types import Completion, Result, Usage
 # Whether the answer to a request, by its id, is correct; None: unknown. Called in a thread, and at the end for
 # answers that were cut. A scheduler stops sampling at a correct one.
 Grader: TypeAlias = Callable[[str, Completion], "bool | None"]
+_R = TypeVar("_R", Result, Result | None)
 _TICK = 1.0  # seconds between two reports while answers are generated
 _POLL = 0.2  # seconds between two checks whether the execution was stopped, while work waits
 
@@ -123,6 +125,7 @@ async def execute(
 class _Attempt(NamedTuple):
     """An attempt at a piece of work: the number of those before it that count, and when it was sent."""
 
+    reservation: int
     work: Work
     tried: int
     turn: int
@@ -151,8 +154,10 @@ class _Loop:
     breaker: Breaker
     on_result: Callable[[Result], None] = lambda result: None
     on_event: Callable[[Progress], None] = lambda progress: None
-    under_way: dict[int, asyncio.Task[None]] = field(default_factory=dict)  # by reservation
-    ended: deque[tuple[int, _Attempt, Report]] = field(default_factory=deque)
+    workers: list[asyncio.Task[None]] = field(default_factory=list)  # as many as were ever busy at the same time
+    idle: list[asyncio.Future[_Attempt]] = field(default_factory=list)  # what workers wait for
+    under_way: set[int] = field(default_factory=set)  # reservations
+    ended: deque[tuple[_Attempt, Report]] = field(default_factory=deque)
     repeated: deque[_Repetition] = field(default_factory=deque)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     crash: BaseException | None = None
@@ -170,11 +175,16 @@ class _Loop:
                     starting = self._reserve(clock.time())
                 for result in results:
                     self._ended(result)
-                for attempt, reservation in starting:
-                    self.under_way[reservation] = asyncio.create_task(self._serve(attempt, reservation))
-                self._notify(clock.time())
+                for each in starting:
+                    self.under_way.add(each.reservation)
+                    if self.idle:
+                        self.idle.pop().set_result(each)
+                    else:
+                        self.workers.append(asyncio.create_task(self._work(each)))
                 delay = self._delay(clock.time())
-                if not self.under_way and delay is None:
+                ends = not self.under_way and delay is None
+                self._notify("" if ends else self.breaker.describe(clock.time()))
+                if ends:
                     break
                 timer = clock.call_later(delay, self.wake.set) if delay is not None else None
                 await self.wake.wait()
@@ -184,7 +194,7 @@ class _Loop:
                 if self.crash is not None:
                     raise self.crash
         finally:
-            tasks = [*self.under_way.values(), *([ticker] if ticker else [])]
+            tasks = [*self.workers, *([ticker] if ticker else [])]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -199,26 +209,27 @@ class _Loop:
 
     # --- sending -------------------------------------------------------------------------------
 
-    def _reserve(self, now: float) -> list[tuple[_Attempt, int]]:
-        """As much work as the concurrency allows, and its reservations."""
-        starting: list[_Attempt] = []
+    def _reserve(self, now: float) -> list[_Attempt]:
+        """As much work as the concurrency allows, once it is reserved."""
+        starting: list[tuple[Work, int]] = []  # and the number of attempts before
         available, turn = self.ledger.available, self.breaker.turn
         room = 0 if self.progress.stopped else self.breaker.room(len(self.under_way), now)
         for _ in range(len(self.repeated)):
             again = self.repeated.popleft()
-            if len(starting) < room and (self.breaker.open or now >= again.due) and again.work.bound <= available:
-                starting.append(_Attempt(again.work, again.tried, turn))
+            if len(starting) < room and now >= again.due and again.work.bound <= available:
+                starting.append((again.work, again.tried))
                 available -= again.work.bound
             else:
                 self.repeated.append(again)
         available -= sum(again.work.bound for again in self.repeated)  # held back
         room = min(room, self.concurrency - len(self.under_way) - len(self.repeated))
-        while len(starting) < room and (work := self.scheduler.next(available)) is not None:
-            starting.append(_Attempt(work, 0, turn))
+        avoid = self.breaker.failing if self.breaker.open else ()
+        while len(starting) < room and (work := self.scheduler.next(available, avoid)) is not None:
+            starting.append((work, 0))
             available -= work.bound
-        reservations = self.ledger.reserve_many((each.work.request.id, each.work.bound) for each in starting)
+        reservations = self.ledger.reserve_many([(work.request.id, work.bound) for work, _ in starting])
         self.most_reserved = max(self.most_reserved, self.ledger.reserved)
-        return [*zip(starting, reservations, strict=True)]
+        return [_Attempt(number, *each, turn) for number, each in zip(reservations, starting, strict=True)]
 
     def _delay(self, now: float) -> float | None:
         """Seconds until something that waits may be sent; short, since the execution may be stopped meanwhile."""
@@ -231,15 +242,20 @@ class _Loop:
         due = self.breaker.wait(now) or min(again.due for again in self.repeated) - now
         return min(max(due, 0.001), _POLL)
 
-    async def _serve(self, attempt: _Attempt, reservation: int) -> None:
+    async def _work(self, attempt: _Attempt) -> None:
+        """Serves one attempt after another; a new task for each would take longer than all other steps."""
+        clock = asyncio.get_running_loop()
         try:
-            self.ended.append((reservation, attempt, await self._attempt(attempt.work)))
+            while True:
+                self.ended.append((attempt, await self._serve(attempt.work)))
+                self.idle.append(clock.create_future())
+                self.wake.set()
+                attempt = await self.idle[-1]
         except BaseException as crash:  # not a failure of one request: an interrupt, or the end of the execution
             self.crash = self.crash or crash
-        finally:
             self.wake.set()
 
-    async def _attempt(self, work: Work) -> Report:
+    async def _serve(self, work: Work) -> Report:
         try:
             found = await self.backend.complete(work.body, work.grant, continue_from=work.so_far, suffix=work.suffix)
             whole = _checked(work, found)
@@ -249,7 +265,7 @@ class _Loop:
                 raise  # this execution is cancelled, not something that the backend waited for
             error = problem if isinstance(problem, BackendError) else _failure(problem)
             return Report(work, self._cost_of_failure(work, error), error=error)
-        graded = self.grade is not None and not work.suffix
+        graded = self.grade is not None and not work.probe
         correct = await asyncio.to_thread(self._correct, work.request.id, whole) if graded else None
         return Report(work, self._cost(work, found), found, correct=correct)
 
@@ -282,19 +298,20 @@ class _Loop:
         """Records everything that has ended; returns the results of requests."""
         settlements, results = [], []
         while self.ended:
-            reservation, attempt, report = self.ended.popleft()
-            del self.under_way[reservation]
+            attempt, report = self.ended.popleft()
+            self.under_way.remove(attempt.reservation)
             if report.completion is not None:  # until the next tick counts again
                 self.progress.generating = max(0, self.progress.generating - report.completion.tokens)
+            tried = attempt.tried + (not self.breaker.open or report.cost > 0)
             self._watch(attempt, report, now)
-            again = self._again(attempt, report, now)
-            result = None if again else self.scheduler.done(report._replace(attempts=attempt.tried + 1))
-            settlements.append(_settlement(reservation, report, result))
+            again = self._again(report, tried, now)
+            result = None if again else self._graded(self._done(report, tried))
+            settlements.append(_settlement(attempt.reservation, report, result))
             if result is not None:
                 results.append(result)
         self.ledger.settle_many(settlements)
         unaffordable = not self.under_way and any(each.work.bound > self.ledger.available for each in self.repeated)
-        if self.progress.stopped or unaffordable:  # the latter where a server exceeded its limits
+        if self.progress.stopped or self.breaker.open or unaffordable:  # the last where a server exceeded its limits
             given_up = self._give_up()
             for result in given_up:
                 if result.completion is not None:  # from parts or samples that were paid for earlier
@@ -306,18 +323,18 @@ class _Loop:
     def _watch(self, attempt: _Attempt, report: Report, now: float) -> None:
         """Stops the execution if the server cannot be relied on."""
         error, work = report.error, report.work
-        if error is not None and error.tokens == 0 and error.sent and not attempt.tried and not self.breaker.open:
-            self.exposed += work.bound
         if error is None:
             self.breaker.answered(attempt.turn)
-        else:
-            self.breaker.failed(error, work.place, attempt.turn, now)
+            if self.rates.priced and report.cost > work.bound:
+                self.progress.stop(f"request {work.request.id!r:.80} cost more than its prompt and its limit can")
+            return
+        if error.tokens == 0 and error.sent and not attempt.tried and not self.breaker.open:
+            self.exposed += work.bound
+        self.breaker.failed(error, work.place, attempt.turn, now)
         if self.breaker.reason:
             self.progress.stop(self.breaker.reason)
         if isinstance(error, LimitViolated):
             self.progress.stop(str(error))
-        elif self.rates.priced and error is None and report.cost > work.bound:
-            self.progress.stop(f"request {work.request.id!r:.80} cost more than its prompt and its limit can")
         if self.exposed > self.tolerance.exposure * self.ledger.budget + self.most_reserved:
             believed = show(self.exposed, self.rates)
             self.progress.stop(
@@ -325,31 +342,37 @@ class _Loop:
                 f"--exposure allows; the last: {error}"
             )
 
-    def _again(self, attempt: _Attempt, report: Report, now: float) -> bool:
+    def _again(self, report: Report, tried: int, now: float) -> bool:
         """Whether the same piece of work is sent again: it is known to have generated nothing."""
         error = report.error
-        if not isinstance(error, Unavailable) or error.tokens != 0 or self.progress.stopped:
+        if not isinstance(error, Unavailable) or error.tokens != 0 or tried >= self.attempts:
             return False
-        tried = attempt.tried + (not self.breaker.open)
-        if tried >= self.attempts:
+        if self.progress.stopped or self.breaker.open:
             return False
-        due = now + self.breaker.pause(max(1, tried), error)
+        due = now + self.breaker.pause(tried, error)
         self.repeated.append(_Repetition(report.work, tried, error, due))
         return True
 
     def _give_up(self) -> list[Result]:
-        """Ends what waits to be repeated."""
-        reports = [Report(each.work, 0, error=each.error, attempts=each.tried) for each in self.repeated]
+        """Gives the scheduler what waits to be repeated."""
+        reports = [(Report(each.work, 0, error=each.error), each.tried) for each in self.repeated]
         self.repeated.clear()
-        return [result for report in reports if (result := self.scheduler.done(report)) is not None]
+        return [result for report, tried in reports if (result := self._done(report, tried)) is not None]
+
+    def _done(self, report: Report, tried: int) -> Result | None:
+        """Passes a report on. What an outage kept from generating anything is postponed, not failed."""
+        error = report.error
+        if error is not None:
+            free = isinstance(error, Unavailable) and error.tokens == 0
+            report = report._replace(attempts=tried, postponed=free and self.breaker.open)
+        return self.scheduler.done(report)
 
     def close(self) -> None:
         """Ends the other requests. Parts of answers become answers only if the run was not stopped."""
         results = []
         with self.ledger.together():
             for result in self.scheduler.close(self.progress.stopped):
-                if result.completion is not None and result.correct is None:
-                    result = replace(result, correct=self._correct(result.id, result.completion))
+                result = self._graded(result)
                 if result.completion is None:
                     self.ledger.note(result.id, result_line(result))
                 elif not self.progress.stopped:
@@ -357,19 +380,25 @@ class _Loop:
                 results.append(result)
         for result in results:
             self._ended(result)
-        self._notify(0.0)
+        self._notify()
+
+    def _graded(self, result: _R) -> _R:
+        """With a grade, where the result is an answer that was put together from earlier parts."""
+        if result is None or result.completion is None or result.correct is not None:
+            return result
+        return replace(result, correct=self._correct(result.id, result.completion))
 
     def _ended(self, result: Result) -> None:
         self.progress.outcomes[result.outcome] += 1
         self.on_result(result)
 
-    def _notify(self, now: float) -> None:
+    def _notify(self, waiting: str = "") -> None:
         progress = self.progress
         progress.spent, progress.running = self.ledger.spent, len(self.under_way)
         progress.generating = progress.generating if self.under_way else 0
         progress.tokens = self.ledger.usage.output
         progress.price, progress.rounds = self.scheduler.price, len(self.scheduler.rounds)
-        progress.waiting = self.breaker.describe(now) if self.repeated or self.under_way else ""
+        progress.waiting = waiting
         self.on_event(progress)
 
 
@@ -404,4 +433,4 @@ def _checked(work: Work, found: Completion) -> Completion:
     if not type(output) is type(input) is type(cached) is int or min(counts) < 0:
         raise ValueError(f"the backend counted {counts} tokens")
     orjson.dumps((found.text, found.body, found.flags, found.ids))
-    return found if work.suffix else join(work.so_far, found)
+    return found if work.probe else join(work.so_far, found, work.suffix)

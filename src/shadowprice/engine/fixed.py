@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -103,8 +103,10 @@ class Fixed:
     def charged(self, costs: Mapping[int, int]) -> None:
         self._batch.charged(costs)
 
-    def next(self, available: int) -> Work | None:
+    def next(self, available: int, avoid: Collection[int] = ()) -> Work | None:
         waits = self.give_up_after and not self._answers and self._sent >= self.give_up_after
+        if avoid:
+            self._queue = deque(sorted(self._queue, key=lambda turn: turn.place in avoid))
         while self._queue and self._is_done(self._queue[0]):
             self._queue.popleft()
         if not self._queue or waits:
@@ -124,9 +126,13 @@ class Fixed:
         batch.charge(report)
         if self.most is not None:
             self.most += report.work.bound - report.cost
+        age = report.work.so_far.tokens if report.work.so_far else 0
+        if batch.is_postponed(report):
+            self._sent -= 1
+            self._queue.append(_Turn(place, age if report.work.suffix else None))
+            return None
         if report.work.suffix:
             if report.completion is not None:
-                age = report.work.so_far.tokens if report.work.so_far else 0
                 self._probes[place][str(age)] = (report.completion.text, report.completion.tokens)
         elif report.completion is None:
             if result := batch.after_error(place):
@@ -153,7 +159,7 @@ class Fixed:
         if turn.age is None:
             return self._batch.work(turn.place, int(self._batch.cap[turn.place]))
         start = prefix(self._answer[turn.place], turn.age)
-        return self._batch.work(turn.place, LANDING_TOKENS, so_far=start, suffix=LANDING)
+        return self._batch.work(turn.place, LANDING_TOKENS, so_far=start, suffix=LANDING, probe=True)
 
     # --- probes --------------------------------------------------------------------------------
 

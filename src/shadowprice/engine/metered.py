@@ -26,7 +26,7 @@ could return units. Unfinished answers become results, truncated where they stop
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -36,7 +36,8 @@ from shadowprice.backends.base import join
 from shadowprice.cost import TOKENS, Rates
 from shadowprice.engine.scheduler import LARGEST_CHUNK, TRIAL, Batch, CanContinue, Report, Round, Work, flagged, is_over
 from shadowprice.forecast.calibration import recalibrate
-from shadowprice.market.gittins import Schedule, schedule
+from shadowprice.market.anytime import Anytime
+from shadowprice.market.gittins import Chunks, chunks
 from shadowprice.types import Completion, Forecast, Request, Result
 
 _FIRST_LESSON = 32  # answers that have ended
@@ -59,6 +60,7 @@ class Metered:
     concurrency   pieces of work under way at the same time; none of them takes all that is left
     can_continue  which answers can be continued from a part of them; None: all
     learn         correct the forecasts by what the run shows
+    anytime       what answers are worth that are stopped and asked for; None: nothing
     """
 
     policy = "index"
@@ -73,8 +75,9 @@ class Metered:
         learn: bool = True,
         attempts: int = 4,
         rates: Rates = TOKENS,
+        anytime: Anytime | None = None,
     ) -> None:
-        self.chunk, self.concurrency, self.learn = chunk, concurrency, learn
+        self.chunk, self.concurrency, self.learn, self.anytime = chunk, concurrency, learn, anytime
         self.rounds: list[Round] = []
         self._batch = Batch(max_tokens, attempts, rates, can_continue=can_continue or (lambda request: True))
         self._lesson = _FIRST_LESSON
@@ -83,6 +86,9 @@ class Metered:
         self._stopped: NDArray[np.bool_] = np.zeros(0, dtype=bool)  # the model ended its answer at that age
         self._waiting: NDArray[np.bool_] = np.zeros(0, dtype=bool)  # neither ended nor under way
         self._heap: list[_Chunk] = []
+        # Where chunks stop and their index: by place, of those that waited when the price was found; of the others.
+        self._first, self._stops, self._index = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0)
+        self._later: dict[int, tuple[NDArray[np.int64], NDArray[np.float64]]] = {}
         self._outdated = True  # the heap: forecasts changed or requests were added
         self._ample = 0.0  # tokens that cover any `concurrency` requests, so that nobody has to wait for others
         self._running: dict[int, Work] = {}  # by place
@@ -123,11 +129,21 @@ class Metered:
     def charged(self, costs: Mapping[int, int]) -> None:
         self._batch.charged(costs)
 
-    def next(self, available: int) -> Work | None:
+    def next(self, available: int, avoid: Collection[int] = ()) -> Work | None:
         if available <= 0 or not self._waiting.any():
             return None
         if self._outdated:
             self._clear(available)
+        avoided = [place for place in avoid if self._waiting[place]]
+        if not avoided:
+            return self._next(available)
+        self._waiting[avoided] = False
+        work = self._next(available)
+        for place in avoided:
+            self._push(place)
+        return work or self._next(available)
+
+    def _next(self, available: int) -> Work | None:
         batch = self._batch
         while chunk := self._of_trial() or self._best():
             place = chunk.place
@@ -216,32 +232,30 @@ class Metered:
 
     def _clear(self, available: int) -> None:
         """Finds the price, and the next chunk of every request that waits."""
+        self._stops, self._index = self._stops[:0].copy(), self._index[:0].copy()  # room for new ones: they are large
         waiting, running = np.flatnonzero(self._waiting), np.array(sorted(self._running), dtype=np.intp)
         plan = self.plan(waiting, self._age[waiting], available)
-        theirs = self._schedule(running, self._age[running])  # for when they wait again
-        # The chunks of each request by age, and the first of each into the heap.
-        place = np.concatenate([waiting[plan.query], running[theirs.query]])
-        start, stop, index = (
-            np.concatenate([getattr(plan, name), getattr(theirs, name)]) for name in ("start", "stop", "index")
-        )
-        order = np.lexsort((start, place))
-        self._stops, self._index = stop[order], index[order]
-        self._first = np.searchsorted(place[order], np.arange(len(self._batch) + 1))
+        count = np.zeros(len(self._batch) + 1, dtype=np.int64)
+        count[waiting + 1] = np.diff(plan.first)
+        self._first, self._stops, self._index = np.cumsum(count), plan.stop, plan.index
+        theirs = self._chunks(running, self._age[running])
+        bounds = zip(running.tolist(), theirs.first[:-1], theirs.first[1:], strict=True)
+        self._later = {place: (theirs.stop[low:high], theirs.index[low:high]) for place, low, high in bounds}
         self._heap = [chunk for i in waiting.tolist() if (chunk := self._next_chunk(i))]
         heapq.heapify(self._heap)
         self._ample = _MARGIN * self.concurrency * float(np.max(self._needs(plan, waiting.size), initial=0.0))
         self._outdated = False
 
-    def plan(self, active: NDArray[np.intp], age: NDArray[np.int64], available: int) -> Schedule:
-        """The schedule of the `active` requests, which have generated `age` tokens; its price starts a new round."""
+    def plan(self, active: NDArray[np.intp], age: NDArray[np.int64], available: int) -> Chunks:
+        """The chunks of the `active` requests, which have generated `age` tokens; their price starts a new round."""
         rates = self._batch.rates
-        plan = self._schedule(active, age)
+        plan = self._chunks(active, age)
         tokens = self._tokens(available)
         price = plan.price(tokens)
         worth = plan.index >= price
         expected = min(tokens, round(float(plan.cost[worth].sum())))
         granted = expected if not rates.priced else expected * rates.output // 10**6
-        admitted = int(np.unique(plan.query[worth]).size)
+        admitted = int(np.count_nonzero(np.diff(np.flatnonzero(worth).searchsorted(plan.first))))
         self.rounds.append(Round(available, active.size, admitted, granted, price, "metered"))
         return plan
 
@@ -250,8 +264,8 @@ class Metered:
         rates = self._batch.rates
         return units if not rates.priced else units * 10**6 // rates.output
 
-    def _needs(self, plan: Schedule, requests: int) -> NDArray[np.float64]:
-        """The tokens that each request of a schedule is expected to need as long as its index is above the price."""
+    def _needs(self, plan: Chunks, requests: int) -> NDArray[np.float64]:
+        """The tokens that each request is expected to need as long as its index is above the price."""
         worth = plan.index >= (self.price or 0.0)
         return np.bincount(plan.query[worth], plan.cost[worth], requests).astype(np.float64)
 
@@ -261,24 +275,24 @@ class Metered:
         if left >= self._ample:
             return False
         active = np.array([*self._running, place], dtype=np.intp)
-        needs = self._needs(self._schedule(active, self._age[active]), active.size)
+        needs = self._needs(self._chunks(active, self._age[active]), active.size)
         granted = [*(work.grant for work in self._running.values()), 0]
         return left < _MARGIN * float(np.maximum(needs - granted, 0.0).sum())
 
-    def _schedule(self, active: NDArray[np.intp], age: NDArray[np.int64]) -> Schedule:
+    def _chunks(self, active: NDArray[np.intp], age: NDArray[np.int64]) -> Chunks:
         batch = self._batch
         entry = batch.entry(active.tolist()) if batch.rates.priced else 0.0
-        return schedule(self._corrected.take(active), batch.cap[active], age, entry)
+        return chunks(self._corrected.take(active), batch.cap[active], age, entry, self.anytime)
 
     def _next_chunk(self, place: int) -> _Chunk | None:
         """From the present age to where the index falls, at least `chunk` tokens."""
         low, high, age = self._first[place], self._first[place + 1], int(self._age[place])
-        stops = self._stops[low:high]
+        stops, index = self._later.get(place) or (self._stops[low:high], self._index[low:high])
         at = int(np.searchsorted(stops, age, side="right"))
         if at == stops.size:
             return None
         last = at + int(np.searchsorted(stops[at:], age + self.chunk))
-        return _Chunk(-float(self._index[low + at]), place, age, int(stops[min(last, stops.size - 1)]))
+        return _Chunk(-float(index[at]), place, age, int(stops[min(last, stops.size - 1)]))
 
     def _push(self, place: int) -> None:
         self._waiting[place] = True
@@ -357,12 +371,12 @@ class Metered:
             if not batch.rates.priced:
                 return min(length, max(self.chunk, min(share, LARGEST_CHUNK)))
             active = np.array([place])  # a chunk more would pay its prompt again, so this one should be enough
-            need = float(self._needs(self._schedule(active, self._age[active]), 1)[0])
+            need = float(self._needs(self._chunks(active, self._age[active]), 1)[0])
             return min(length, max(self.chunk, share, round(_MARGIN * need)))
         if not self._counts:  # whatever is granted will be charged
             return length
         if not chunk.minus_index:
             return int(min(max(length, share), batch.cap[place]))
-        plan = self._schedule(np.array([place]), np.zeros(1, dtype=np.int64))
+        plan = self._chunks(np.array([place]), np.zeros(1, dtype=np.int64))
         worth = (plan.index >= (self.price or 0.0)) & (plan.stop <= share)
         return int(np.max(plan.stop[worth], initial=chunk.stop))

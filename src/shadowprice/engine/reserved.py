@@ -11,7 +11,7 @@ The paper's CLEAR is policy `clear` without reclaim: one clearing, once.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +23,8 @@ from shadowprice.engine.metered import Metered
 from shadowprice.engine.prompts import with_limit
 from shadowprice.engine.scheduler import LARGEST_CHUNK, TRIAL, Batch, CanContinue, Report, Round, Work, flagged, is_over
 from shadowprice.forecast.conditional import remaining
-from shadowprice.market import allocate
+from shadowprice.market.policies import serve_rest
+from shadowprice.market.priced import allocate_units
 from shadowprice.types import Allocation, Completion, Forecast, Request, Result
 
 _MARGIN = 4.0  # times the median: few answers are longer
@@ -83,6 +84,11 @@ class Reserved:
         self._left: dict[int, int] = {}  # of the grant of each request, before the piece or sample under way
 
     @property
+    def batch(self) -> Batch:
+        """The requests and the state of each."""
+        return self._batch
+
+    @property
     def metered(self) -> bool:
         """Whether answers that were cut are continued later."""
         return self._batch.can_continue is not None
@@ -110,9 +116,12 @@ class Reserved:
     def charged(self, costs: Mapping[int, int]) -> None:
         self._batch.charged(costs)
 
-    def next(self, available: int) -> Work | None:
-        if not self._queue and not self._running:
+    def next(self, available: int, avoid: Collection[int] = ()) -> Work | None:
+        if not self._running and all(turn.place in avoid for turn in self._queue) and self._others_wait():
+            self._queue.clear()
             self._clear(available)
+        if avoid:
+            self._queue = deque(sorted(self._queue, key=lambda turn: turn.place in avoid))
         while self._queue:
             turn = self._queue[0]
             unknown = self._batch.continues(turn.place) is None
@@ -142,6 +151,9 @@ class Reserved:
         if self._trial == place:
             self._trial = None
         batch.charge(report)
+        if batch.is_postponed(report):
+            self._queue.append(_Turn(place, self._left[place], report.work.sample))
+            return None
         if self.samples > 1:
             return self._sampled(report)
         if report.completion is None:
@@ -163,6 +175,10 @@ class Reserved:
         yield from self._batch.left(self.price, stopped)
 
     # --- a round -------------------------------------------------------------------------------
+
+    def _others_wait(self) -> bool:
+        """Whether the round is over, or could be: requests that were not granted anything in it wait for the next."""
+        return not self._queue or (self.reclaim and self._batch.unanswered > len(self._queue))
 
     def _clear(self, available: int) -> None:
         """Divides what is left among the requests without a result."""
@@ -191,12 +207,17 @@ class Reserved:
             decided, grants = self.first_round, self.first_round.tokens
         else:
             forecast = batch.forecast.take(waiting)
-            decided, grants = self._allocate(
-                remaining(forecast, age) if age.any() else forecast, room, waiting, available
+            forecast = remaining(forecast, age) if age.any() else forecast
+            decided, grants = allocate_units(
+                forecast, available, self.policy, room, batch.entry(waiting), batch.rates, **self.options
             )
         self._cleared = True
         if self.reclaim and not grants.any():
             grants = self._leftovers(waiting, age, room, available)
+        elif not self.reclaim and "lengths" not in self.options:  # those who know the lengths have their reasons
+            each = [self._cost([place], room[at : at + 1]) for at, place in enumerate(waiting) if batch.rates.priced]
+            costs = np.array(each) if each else room
+            grants = serve_rest(grants, room, costs, available - self._cost(waiting, grants))
         if grants.any():
             admitted, granted = int(np.count_nonzero(grants)), int(self._cost(waiting, grants))
             self.rounds.append(Round(available, len(waiting), admitted, granted, decided.price, decided.status))
@@ -236,21 +257,6 @@ class Reserved:
         return sum(
             batch.rates.bound(batch.prompt[place] + batch.age(place), int(grant)) for place, grant in each if grant
         )
-
-    def _allocate(
-        self, forecast: Forecast, room: NDArray[np.float64], waiting: Sequence[int], available: int
-    ) -> tuple[Allocation, NDArray[np.int64]]:
-        """Whole tokens for each. Money is divided as output tokens, from which reading the prompt is subtracted."""
-        rates = self._batch.rates
-        if not rates.priced:
-            decided = allocate(forecast, available, self.policy, max_tokens=room, **self.options)
-            return decided, decided.tokens
-        entry = np.ceil(self._batch.entry(waiting))
-        exact = not any(rate % 10**6 for rate in (rates.input, rates.cached, rates.output))
-        rounding = 0 if exact else len(waiting)  # every cost is rounded up by less than 1
-        tokens = max(0, available - rounding) * 10**6 // rates.output
-        decided = allocate(forecast.shifted(entry), tokens, self.policy, max_tokens=room + entry, **self.options)
-        return decided, np.maximum(0, decided.tokens - entry.astype(np.int64))
 
     def _work(self, turn: _Turn) -> Work:
         batch, grant = self._batch, turn.grant

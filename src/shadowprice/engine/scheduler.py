@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -37,6 +37,7 @@ class Work(NamedTuple):
     body     what is sent: the request's own body, unless the scheduler has something to add
     so_far   the part of the answer to continue from
     suffix   text to continue with, after `so_far`: asks for the final answer
+    probe    the answer to the suffix is not an answer to the request, and is not graded
     """
 
     place: int
@@ -47,10 +48,15 @@ class Work(NamedTuple):
     so_far: Completion | None = None
     suffix: str = ""
     sample: int = 0
+    probe: bool = False
 
 
 class Report(NamedTuple):
-    """The outcome of a piece of work: a completion or an error, its cost, and the number of attempts."""
+    """The outcome of a piece of work: a completion or an error, its cost, and the number of attempts.
+
+    attempts   that count: those made while the server was known to be down do not
+    postponed  nothing was generated, in an outage: the same work is to be sent again unless its attempts are used up
+    """
 
     work: Work
     cost: int
@@ -58,6 +64,7 @@ class Report(NamedTuple):
     error: BackendError | None = None
     attempts: int = 1
     correct: bool | None = None
+    postponed: bool = False
 
 
 @dataclass(frozen=True)
@@ -96,8 +103,11 @@ class Scheduler(Protocol):
         """What an earlier execution was charged for requests without a result, failed attempts included."""
         ...
 
-    def next(self, available: int) -> Work | None:
-        """What to send now, for `available` units at most; None: nothing, at least until the next `done`."""
+    def next(self, available: int, avoid: Collection[int] = ()) -> Work | None:
+        """What to send now, for `available` units at most; None: nothing, at least until the next `done`.
+
+        Requests at the places of `avoid` have failed just now: others come before them.
+        """
         ...
 
     def done(self, report: Report) -> Result | None:
@@ -142,6 +152,7 @@ class Batch:
     error: dict[int, BackendError] = field(default_factory=dict)  # the latest
     prompt: list[int] = field(default_factory=list)  # tokens, at most; 0 where they cost nothing
     restarted: set[int] = field(default_factory=set)  # answered in one go, because their parts could not be continued
+    postponed: set[int] = field(default_factory=set)  # their latest error is an outage
 
     def add(self, requests: Sequence[Request], forecast: Forecast) -> None:
         n = len(requests)
@@ -177,12 +188,13 @@ class Batch:
         so_far: Completion | None = None,
         suffix: str = "",
         sample: int = 0,
+        probe: bool = False,
     ) -> Work:
         request = self.requests[place]
         bound = grant
         if self.rates.priced:
             bound = self.rates.bound(self.prompt[place] + (so_far.tokens if so_far else 0), grant)
-        return Work(place, request, grant, bound, request.body if body is None else body, so_far, suffix, sample)
+        return Work(place, request, grant, bound, request.body if body is None else body, so_far, suffix, sample, probe)
 
     def affordable(self, place: int, units: int) -> int:
         """Tokens that the next part of an answer can be granted for `units`."""
@@ -232,6 +244,11 @@ class Batch:
             if not isinstance(report.error, LimitViolated):  # nothing was sent
                 self.tries[place] += report.attempts
             self.error[place] = report.error
+            (self.postponed.add if report.postponed else self.postponed.discard)(place)
+
+    def is_postponed(self, report: Report) -> bool:
+        """Whether the same work is to be sent again, with its grant."""
+        return report.postponed and self.tries[report.work.place] < self.attempts
 
     def after_error(self, place: int) -> Result | None:
         """The result of a request after an error if another attempt would not help; None: it waits."""
@@ -258,9 +275,9 @@ class Batch:
             elif place in self.so_far:
                 part = self.so_far[place]
                 yield self.answered(place, flagged(part, "not_continued") if self.is_stuck(place) else part)
-            elif error is not None:
+            elif error is not None and (stopped or place not in self.postponed):
                 yield self._failed(place)
-            else:
+            else:  # never sent, or in an outage and not again
                 yield self._unanswered(
                     place, "declined", declined(request.id, self.forecast, place, price).failure
                 )  # fmt: skip

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 from shadowprice.errors import InputError
 from shadowprice.forecast.shared import SharedText, without_shared_text
+from shadowprice.market.anytime import Anytime
 from shadowprice.types import Forecast, Request, Trace
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ class Forecaster(ABC):
 
     Truncated traces are censored: their answers are longer than what is recorded.
     """
+
+    anytime: Anytime | None = None  # what stopped answers are worth once they are asked for; None: unknown
 
     @abstractmethod
     def fit(self, traces: Sequence[Trace]) -> Self: ...

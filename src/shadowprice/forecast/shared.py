@@ -4,9 +4,9 @@ An instruction after every question, such as "Please reason step by step, and pu
 does not make one answer longer than another. But a forecaster that was trained on questions alone would read it as a
 part of the question. So system prompts, preambles with examples and closing instructions are removed.
 
-Only whole sentences, lines and labels such as "Question:" are removed, so that questions with similar words ("What is
-the sum of 3 and 4?") stay whole, and never all of a text. The instructions of our own templates are removed from any
-text.
+Only whole sentences, lines, asides, labels such as "Question:" and marks such as <question> or [INST] are removed, and
+quotes around a question with them, so that questions with similar words ("What is the sum of 3 and 4?") stay whole; and
+never all of a text. The instructions of our own templates are removed from any text.
 """
 
 from __future__ import annotations
@@ -28,7 +28,11 @@ __all__ = ["SharedText", "WithoutTemplate", "without_shared_text"]
 _FEWEST = 8  # different texts; fewer may be similar by chance
 _SHARE = 0.95  # of the texts
 # Where a sentence, a line, or a label such as "Answer the question:" ends, and the next one begins.
-_START = re.compile(r"\n\s*|[.!?][\"'”’)\]*]*\s+")
+_BREAK = r"\n\s*|[.!?][\"'”’)\]*]*\s+|(?<=[a-z]{2})\s+(?:--?|[–—])\s+"
+_MARK = r"<[/|]?[A-Za-z][\w|/.:-]*>|\[/?[A-Z]{2,}\]"
+_START = re.compile(rf"{_BREAK}|(?:{_MARK})\s*")
+_REST = re.compile(rf"{_BREAK}|\s(?=\()|(?={_MARK})")  # what follows the question, not always a sentence
+_QUOTED = re.compile(r"[\"“«](.+)[\"”»]", re.DOTALL)
 _LABEL = re.compile(r"[#*\s]*\w+(?: \w+){0,7}[*]*:[*]*\s+")
 _WORD = re.compile(r"\w")
 
@@ -65,7 +69,10 @@ class SharedText:
         rest = rest.removesuffix(self._suffix) if len(rest) > len(self._suffix) else rest
         if len(rest) == len(text):
             return text
-        return rest.strip() if _WORD.search(rest) else text
+        rest = rest.strip()
+        if quoted := _QUOTED.fullmatch(rest):
+            rest = quoted[1].strip()
+        return rest if _WORD.search(rest) else text
 
 
 class WithoutTemplate:
@@ -74,6 +81,7 @@ class WithoutTemplate:
     def __init__(self, predictor: Predictor, template: str = PLAIN, system: str | None = None) -> None:
         before, _, after = template.partition(PLAIN)
         self._predictor, self._after = predictor, after.strip()
+        self.anytime = getattr(predictor, "anytime", None)
         self._before = [each.strip() for each in (system or "", before) if each.strip()]
 
     def predict(self, requests: Sequence[Request]) -> Forecast:
@@ -125,11 +133,11 @@ def _whole_prefix(shared: str) -> str:
 
 
 def _whole_suffix(shared: str) -> str:
-    """As much of it as begins with a sentence or a line."""
-    if not _WORD.search(rest := shared.lstrip()):
+    """As much of it as begins with a sentence, a line, an aside or a mark."""
+    if not _WORD.search(rest := shared.lstrip('"”»')):
         return ""
-    space = shared[: len(shared) - len(rest)]
-    if "\n" in space or (space and rest[:1].isupper()):
-        return shared
-    found = _START.search(shared)
+    space = rest[: len(rest) - len(rest.lstrip())]
+    if "\n" in space or (space and rest.lstrip()[:1].isupper()):
+        return rest
+    found = _REST.search(shared)
     return shared[found.end() :] if found else ""

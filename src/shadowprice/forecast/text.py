@@ -32,8 +32,10 @@ from shadowprice.forecast.base import Forecaster
 from shadowprice.forecast.calibration import Calibration, impute_censored
 from shadowprice.forecast.features import COLUMNS, STRUCTURE, features
 from shadowprice.forecast.folder import description, written
+from shadowprice.forecast.landing import fit_landing
 from shadowprice.forecast.shared import without_shared_text
 from shadowprice.forecast.splits import folds, questions_of
+from shadowprice.market.anytime import Anytime
 from shadowprice.types import Forecast, Trace
 
 _ARRAYS = "weights.npz"
@@ -88,6 +90,7 @@ class TextForecaster(Forecaster):
     def adapt(self, traces: Sequence[Trace]) -> Self:
         adapted = type(self)(self.penalty, self.structure)
         adapted._learn(traces, self._trained())
+        adapted.anytime = adapted.anytime or self.anytime
         adapted.trained_on["adapted_from"] = self.trained_on
         return adapted
 
@@ -134,7 +137,9 @@ class TextForecaster(Forecaster):
 
         spread = base.spread if known else _spread(unseen, targets.errors(unseen), question)
         self._weights = _Weights(base.centre, base.scale, slope * base.linear + change, spread)
-        self._calibration = Calibration.fit(_forecast(unseen, spread).take(question), used)
+        forecast = _forecast(unseen, spread).take(question)
+        self._calibration = Calibration.fit(forecast, used)
+        self.anytime = fit_landing(self._calibration.apply(forecast), used)
         self.trained_on = {
             "traces": len(used),
             "questions": int(first.size),
@@ -188,6 +193,7 @@ class TextForecaster(Forecaster):
             "penalty": self.penalty,
             "structure": self.structure,
             "calibration": self._calibration.to_dict(),
+            "anytime": self.anytime.to_dict() if self.anytime else None,
             "trained_on": self.trained_on,
         }
         with written(folder, "text", about) as scratch:
@@ -210,6 +216,7 @@ class TextForecaster(Forecaster):
             found = cls(float(about["penalty"]), (for_length, for_correct))
             found._weights, found.trained_on = weights, dict(about["trained_on"])
             found._calibration = Calibration.from_dict(about["calibration"])
+            found.anytime = Anytime.from_dict(about["anytime"]) if about.get("anytime") else None
         except (ValueError, TypeError, KeyError, OSError, EOFError, BadZipFile, MarketError) as error:
             raise InputError(f"damaged: {error}", path=folder, fix="train it again, or name another folder") from None
         return found

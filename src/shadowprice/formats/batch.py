@@ -120,7 +120,7 @@ def _parse(raw: bytes, number: int) -> BatchLine:
         chat and not all(isinstance(message, dict) for message in question)
     ):
         raise InputError(f"{question_field} is {question!r:.40}", fix="give a list of messages, or a text if allowed")
-    limits = [limit for field in LIMIT_FIELDS if field in body and (limit := _whole(body, field))]
+    limits = limits_in(body)
     answers = _whole(body, "n") or 1
     if end == "/completions":  # `best_of` answers are generated, `n` of them are returned
         prompts = question if isinstance(question, list) else [question]
@@ -131,7 +131,12 @@ def _parse(raw: bytes, number: int) -> BatchLine:
     return BatchLine(number, raw, request, limit_field, chat and body.get("max_tokens") is not None)
 
 
-def _whole(body: dict[str, Any], field: str) -> int | None:
+def limits_in(body: Mapping[str, Any]) -> list[int]:
+    """The limits that the caller set; one that is not a number of tokens is an InputError."""
+    return [limit for field in LIMIT_FIELDS if field in body and (limit := _whole(body, field))]
+
+
+def _whole(body: Mapping[str, Any], field: str) -> int | None:
     value = body.get(field)
     if value is None:
         return None

@@ -21,8 +21,9 @@ from typing import Any
 import orjson
 
 from shadowprice.errors import InputError
-from shadowprice.formats.batch import BatchLine, as_batch, parse_batch, read_batch, text_of
+from shadowprice.formats.batch import BatchLine, as_batch, limits_in, parse_batch, read_batch, text_of
 from shadowprice.formats.jsonl import located, parse_object, read_lines
+from shadowprice.formats.limits import LIMIT_FIELDS
 from shadowprice.formats.questions import GRADERS, Gold, Question, gold_text, usual_grader
 from shadowprice.formats.rows import Row, form_of, read_rows
 from shadowprice.formats.templates import PLAIN, prompted
@@ -34,6 +35,11 @@ PROMPTS = ("question", "prompt", "problem", "input", "messages")
 GOLDS = ("gold", "answer", "target")
 IDS = ("custom_id", "id")
 _BATCH = ("body", "custom_id", "method", "url")
+# Fields beside `messages` that belong to the request, if lines are the bodies of requests.
+_SETTINGS = (
+    "model", *LIMIT_FIELDS, "n", "temperature", "top_p", "stop", "seed", "presence_penalty", "frequency_penalty",
+    "reasoning_effort", "response_format", "tools", "tool_choice",
+)  # fmt: skip
 _LISTED = 12  # columns named in an error
 
 
@@ -97,7 +103,7 @@ class Input:
     def _record(self, question: Question) -> dict[str, Any]:
         body = self._filled(prompted(question.request_body(), self.template, self.system))
         if self.model:
-            body = {"model": self.model, **body}
+            body = {"model": self.model} | body | {"model": self.model}
         return {"custom_id": question.id, "method": "POST", "url": "/v1/chat/completions", "body": body}
 
     def _in_template(self, line: BatchLine) -> dict[str, Any]:
@@ -136,27 +142,28 @@ def read_input(
     first = next(rows, None)
     if first is None:
         raise InputError("has no questions", path=label, fix="write at least one")
-    columns = _Columns.of(_names(first[1]), fields, label, line=first[0] if form == "json" else None)
+    columns = _Columns.of(first[1], fields, label, line=first[0] if form == "json" else None)
     questions = list(_questions(chain([first], rows), columns, grader, label))
     gold = {each.id: (each.gold, each.grader) for each in questions if each.gold}
-    understood = f"{_counted(len(questions))} from {label}: {columns.in_words(form, questions)}"
+    understood = f"{_counted(len(questions), 'question')} from {label}: {columns.in_words(form, questions)}"
     return Input(label, None, questions, understood, gold, template, system, model, temperature)
 
 
 def _batch_note(path: str, label: str) -> str | None:
-    """A remark on a Batch file, often empty; None if the first line shows that it is not a Batch file."""
+    """How many requests a Batch file has; None if the first line shows that it is not a Batch file."""
     number, line = next(read_lines(path, label), (0, b""))
     try:
         record = parse_object(line)
     except InputError:
         if line == b"{":
             raise InputError("an object over several lines", path=label, line=number, fix=_ONE_LINE) from None
-        return ""  # the reader of batch files reports what is wrong
+        return None if line else ""  # the reader of the file reports what is wrong
     if "body" not in record and (any(name in PROMPTS for name in _names(record)) or not record.keys() & {*_BATCH}):
         return None
+    found = f"{_counted(sum(1 for _ in read_lines(path, label)), 'request')} from {label} (OpenAI Batch)"
     if isinstance(record.get("custom_id"), int) and not isinstance(record["custom_id"], bool):
-        return f"{label}: custom_id is a number; it is text in the results"
-    return ""
+        found += ": custom_id is a number; it is text in the results"
+    return found
 
 
 _ONE_LINE = "write each on one line: jq -c . OLD > NEW.jsonl"
@@ -171,7 +178,8 @@ class _Columns:
     id: str | None
 
     @classmethod
-    def of(cls, names: Mapping[str, str], fields: Fields, label: str, *, line: int | None) -> _Columns:
+    def of(cls, row: Mapping[str, Any], fields: Fields, label: str, *, line: int | None) -> _Columns:
+        names = _names(row)
         what = "field" if line else "column"
         there = ", ".join(list(names.values())[:_LISTED]) + (", ..." if len(names) > _LISTED else "")
 
@@ -186,7 +194,10 @@ class _Columns:
         prompt = find(fields.prompt, PROMPTS, "--prompt-field")
         if prompt is None:
             problem = f"no {what} is called {', '.join(PROMPTS[:-1])} or {PROMPTS[-1]}: there are {there}"
-            raise InputError(problem, path=label, line=line, fix="name the questions with --prompt-field NAME")
+            raise InputError(problem, path=label, line=line, fix=_way_to_questions(row, tabular=line is None))
+        if not fields.prompt and prompt == names.get("input") and "instruction" in names:
+            problem = "has instruction and input: the question is in two places"
+            raise InputError(problem, path=label, line=line, fix="join them, or name one with --prompt-field NAME")
         return cls(prompt, find(fields.gold, GOLDS, "--gold-field"), find(fields.id, IDS, "--id-field"))
 
     def in_words(self, form: str, questions: list[Question]) -> str:
@@ -196,6 +207,9 @@ class _Columns:
             graders = ", ".join(dict.fromkeys(each.grader for each in questions if each.gold))
             without = sum(not each.gold for each in questions)
             found += f", {self.gold} -> gold ({graders or 'none given'}{f'; {without:,} without' if without else ''})"
+        settings = dict.fromkeys(name for each in questions for name in each.body or () if name != "messages")
+        if settings:
+            found += f", {', '.join(settings)} -> request"
         return found + (f", {self.id} -> id" if self.id else "")
 
 
@@ -220,6 +234,9 @@ def _question(row: Mapping[str, Any], columns: _Columns, grader: str | None) -> 
         what = f"has {others[0]}, and the first line has {columns.prompt}" if others else f"no {columns.prompt}"
         raise InputError(what, fix="write all lines in one form" if others else "give every line a question")
     text, body = _prompt(row[columns.prompt], columns.prompt)
+    if body is not None and columns.prompt == "messages":
+        body |= {name: row[name] for name in _SETTINGS if row.get(name) is not None}
+        limits_in(body)
     gold = gold_text(row.get(columns.gold), columns.gold) if columns.gold else ""
     grader = grader or row.get("grader") or usual_grader(gold)
     if grader not in GRADERS:
@@ -239,6 +256,8 @@ def _question(row: Mapping[str, Any], columns: _Columns, grader: str | None) -> 
 
 def _prompt(value: Any, name: str) -> tuple[str, dict[str, Any] | None]:
     """The text of a question; and its body, if it is a chat."""
+    if isinstance(value, str) and name.casefold() == "messages" and value.lstrip()[:1] == "[":  # of a table
+        value = _chat_in(value)
     if isinstance(value, str) and value.strip():
         return value.strip(), None
     if value is None or value == "" or value == [] or isinstance(value, str):
@@ -253,6 +272,24 @@ def _prompt(value: Any, name: str) -> tuple[str, dict[str, Any] | None]:
     if not text.strip():
         raise InputError(f"{name} has no text", fix="give every line a question, or remove it")
     return text, {"messages": value}
+
+
+def _chat_in(text: str) -> Any:
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        raise InputError(f"messages is {text!r:.40}, not JSON", fix="write it with json.dumps") from None
+
+
+def _way_to_questions(row: Mapping[str, Any], *, tabular: bool) -> str:
+    """What to do about a file whose first row has no question."""
+    for name, value in row.items():
+        inner = value[0] if isinstance(value, list) and value else value
+        if isinstance(inner, dict) and any(each in PROMPTS for each in _names(inner)):
+            path = f".{name}[]" if inner is not value else f". + .{name}"
+            return f"they are inside {name}: jq -c '{path}' OLD > NEW.jsonl"
+    fix = "name the questions with --prompt-field NAME"
+    return f"{fix}, or begin with a line of column names" if tabular else fix
 
 
 def _made_id(question: Question, seen: set[str]) -> str:
@@ -271,5 +308,5 @@ def _names(record: Mapping[str, Any]) -> dict[str, str]:
     return {name.strip().casefold(): name for name in record}
 
 
-def _counted(number: int) -> str:
-    return f"{number:,} question{'' if number == 1 else 's'}"
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -23,6 +23,18 @@ Skip: TypeAlias = "Callable[[InputError], None]"
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _GZIP = b"\x1f"  # the first byte of a gzip file, which no JSON starts with
+_UNPACK = "unpack it, or pack it with gzip"
+# How files begin that are easily given for text, what they are, and what to do.
+_KINDS = {
+    b"PK\x03\x04": ("a spreadsheet or a zip file", "save it as CSV, or unpack it"),
+    b"\xd0\xcf\x11\xe0": ("an old spreadsheet or document", "save it as CSV"),
+    b"PAR1": ("a Parquet file", "save it as JSON lines, e.g. with pandas: to_json(NEW, orient='records', lines=True)"),
+    b"%PDF-": ("a PDF", "copy its questions into a text file, one a line"),
+    b"BZh": ("packed with bzip2", _UNPACK),
+    b"\x28\xb5\x2f\xfd": ("packed with zstd", _UNPACK),
+    b"\xfd7zXZ": ("packed with xz", _UNPACK),
+    b"\xff\xfe\0\0": ("UTF-32, not UTF-8", "convert it: iconv -f UTF-32 -t UTF-8 OLD > NEW"),
+}
 
 
 def read_lines(path: Path, label: str | None = None) -> Iterator[tuple[int, bytes]]:
@@ -93,10 +105,11 @@ def decoded(text: bytes, path: Path) -> str:
 
 def not_text(head: bytes) -> InputError | None:
     """An error if a file that begins like this cannot be text in UTF-8."""
+    for start, (what, fix) in _KINDS.items():
+        if head.startswith(start):
+            return InputError(f"is {what}", fix=fix)
     if head[:2] in (b"\xff\xfe", b"\xfe\xff") or max(head[0:200:2].count(0), head[1:200:2].count(0)) > 20:
         return InputError("looks like UTF-16, not UTF-8", fix="convert it: iconv -f UTF-16 -t UTF-8 OLD > NEW")
-    if head[:4] == b"PK\x03\x04":
-        return InputError("is a spreadsheet or a zip file", fix="save it as CSV, or unpack it")
     if b"\0" in head:
         return InputError("is binary, not text", fix="give a text file in UTF-8")
     return None

@@ -38,18 +38,18 @@ def check_requests(requests: Sequence[Request], *, priced: bool) -> None:
     _refuse_reserved_names(requests)
     _refuse_same_names(requests)
     if priced:
-        _refuse_unbounded_prompts(requests)
+        for request in requests:
+            refuse_unbounded_prompt(request)
 
 
-def _refuse_unbounded_prompts(requests: Sequence[Request]) -> None:
+def refuse_unbounded_prompt(request: Request) -> None:
     """A few bytes can name an image, a file or a sound that is read as thousands of tokens."""
-    for request in requests:
-        for message in request.body.get("messages") or ():
-            content = message.get("content") if isinstance(message, Mapping) else None
-            parts = content if isinstance(content, list) else []
-            if any(isinstance(part, Mapping) and part.get("type", "text") not in ("text", "refusal") for part in parts):
-                problem = f"request {request.id!r:.80} has more than text, whose cost has no bound"
-                raise InputError(problem, fix="use a budget of output tokens")
+    for message in request.body.get("messages") or ():
+        content = message.get("content") if isinstance(message, Mapping) else None
+        parts = content if isinstance(content, list) else []
+        if any(isinstance(part, Mapping) and part.get("type", "text") not in ("text", "refusal") for part in parts):
+            problem = f"request {request.id!r:.80} has more than text, whose cost has no bound"
+            raise InputError(problem, fix="use a budget of output tokens")
 
 
 def _refuse_several_answers(requests: Sequence[Request]) -> None:

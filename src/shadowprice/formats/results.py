@@ -36,14 +36,12 @@ def result_line(result: Result) -> bytes:
         if result.outcome in ("failed", "not_sent"):
             error["fix"] = fix_for(failure.code, failure.message)
         record = {"id": None, "custom_id": result.id, "response": None, "error": error}
-        return orjson.dumps({**record, "shadowprice": own | dict(result.extra)})
+        return orjson.dumps({**record, "shadowprice": {**own, **result.extra}})
     answer = result.completion
-    own |= {
-        "finish": answer.finish,
-        "tokens": answer.tokens,
-        "usage_source": answer.usage_source,
-        "flags": answer.flags,
-    }
+    own["finish"], own["tokens"] = answer.finish, answer.tokens
+    own["usage_source"], own["flags"] = answer.usage_source, answer.flags
+    if answer.least is not None:
+        own["least"] = answer.least
     if result.failure:
         own["failure"] = asdict(result.failure)
     return orjson.dumps(
@@ -52,12 +50,12 @@ def result_line(result: Result) -> bytes:
             "custom_id": result.id,
             "response": {"status_code": 200, "request_id": answer.body.get("id", ""), "body": answer.body},
             "error": None,
-            "shadowprice": own | dict(result.extra),
+            "shadowprice": {**own, **result.extra},
         }
     )
 
 
-_OWN = {"outcome", "cost", "usage", "correct", "finish", "tokens", "usage_source", "flags", "failure"}
+_OWN = {"outcome", "cost", "usage", "correct", "finish", "tokens", "usage_source", "flags", "failure", "least"}
 
 
 def parse_result(line: bytes) -> Result:
@@ -85,6 +83,7 @@ def _parse_result(line: bytes) -> Result:
             usage_source=own["usage_source"],
             flags=_texts(own["flags"]),
             body=body,
+            least=_of(own["least"], int) if "least" in own else None,
         )
     if own["outcome"] not in get_args(Outcome) or own["correct"] not in (True, False, None):
         raise ValueError("not an outcome")

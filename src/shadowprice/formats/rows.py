@@ -28,7 +28,10 @@ _FORMS: dict[str, Form] = {
     ".jsonl": "json", ".ndjson": "json", ".json": "json", ".csv": "csv", ".tsv": "csv", ".tab": "csv", ".txt": "text",
 }  # fmt: skip
 _TABS = (".tsv", ".tab")
-_DELIMITERS = (",", ";", "\t")
+_DELIMITERS = (",", ";", "\t", "|")
+_SEPARATOR = re.compile(r"sep=(.)\s*?(?:\r\n|\r|\n)", re.IGNORECASE)  # a first line that Excel reads and writes
+_NEW_LINE = re.compile(r"\r\n|\r|\n")
+_A_NAME = re.compile(r"[^\W\d][\w-]*")  # of a column: a question has more than one word
 _ARRAY = re.compile(r'\[\s*[{"]')  # of JSON; a question may begin with a bracket too
 _FIELD_SIZE = 2**31 - 1  # characters in a field: in effect no limit
 _NAMES = "name it .jsonl, .csv, .tsv or .txt by what it holds"
@@ -38,7 +41,7 @@ def form_of(path: str, label: str, known: Collection[str]) -> Form:
     """The form of a file, by its name or else by its content; `known` are the names of fields that we use."""
     head = _head(path, label)
     extension = _extension(label)
-    start = head.lstrip()
+    start = _SEPARATOR.sub("", head.lstrip(), count=1)
     if _ARRAY.match(start) or (start[:1] == "[" and _FORMS.get(extension) == "json"):
         raise InputError("is a JSON array, not lines", path=label, fix="one object a line: jq -c '.[]' OLD > NEW.jsonl")
     if extension in _FORMS and not (extension == ".txt" and _is_json_line(start)):
@@ -58,16 +61,19 @@ def read_rows(path: str, label: str, form: Form, known: Collection[str]) -> Iter
         return read_objects(path, label, form='{"question": ..., "answer": ...}')
     if form == "csv":
         return _csv_rows(_text(path, label), label, known)
-    lines = enumerate(_text(path, label).split("\n"), start=1)
+    lines = enumerate(_NEW_LINE.split(_text(path, label)), start=1)
     return ((number, {"question": line.strip()}) for number, line in lines if line.strip())
 
 
 def _csv_rows(text: str, label: str, known: Collection[str]) -> Iterator[Row]:
-    delimiter = _delimiter(text.lstrip(), _extension(label), known)
+    stated = _SEPARATOR.match(text)
+    delimiter = stated[1] if stated else _delimiter(text.lstrip(), _extension(label), known)
     csv.field_size_limit(_FIELD_SIZE)
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True, skipinitialspace=True)
+    content = io.StringIO(text[stated.end() :] if stated else text, newline="")
+    reader = csv.reader(content, delimiter=delimiter, strict=True, skipinitialspace=True)
     header: list[str] | None = None
-    first_line = 1
+    before = 1 if stated else 0
+    first_line = before + 1
     while True:
         try:
             fields = next(reader)
@@ -76,19 +82,27 @@ def _csv_rows(text: str, label: str, known: Collection[str]) -> Iterator[Row]:
         except csv.Error as error:
             fix = 'quote fields that hold a comma, a quote or a line break, and write " as ""'
             raise InputError(f"not CSV: {error}", path=label, line=first_line, fix=fix) from None
-        number, first_line = first_line, reader.line_num + 1
+        number, first_line = first_line, before + reader.line_num + 1
         if not any(field.strip() for field in fields):
             continue
         if header is None:
             header = [field.strip() for field in fields]
-            if len(header) > 1 or _name(header[0]) in known:
+            if len(header) > 1 or _name(header[0]) in known or _A_NAME.fullmatch(header[0]):
+                _check_header(header, known, label, number)
                 continue
-            header = ["question"]  # one column needs no header
+            header = ["question"]  # one column of questions needs no header
         if len(fields) != len(header):
             problem = f"{len(fields)} field{'' if len(fields) == 1 else 's'}, and the header has {len(header)}"
             fix = f"quote fields that hold {delimiter!r} or a line break"
             raise InputError(problem, path=label, line=number, fix=fix)
         yield number, dict(zip(header, fields, strict=True))
+
+
+def _check_header(header: list[str], known: Collection[str], label: str, number: int) -> None:
+    names = [_name(field) for field in header]
+    if twice := next((field for field in header if _name(field) in known and names.count(_name(field)) > 1), None):
+        problem = f"{names.count(_name(twice))} columns are called {twice}"
+        raise InputError(problem, path=label, line=number, fix="rename or remove all but one")
 
 
 def _delimiter(text: str, extension: str, known: Collection[str]) -> str:
@@ -98,13 +112,14 @@ def _delimiter(text: str, extension: str, known: Collection[str]) -> str:
 
     def worth(delimiter: str) -> tuple[bool, int]:
         names = _header(text, delimiter)
-        return any(name in known for name in names), len(names)
+        found = any(name in known for name in names)
+        return found, len(names) if found or delimiter != "|" else 0  # a question may have a | in it
 
     return max(_DELIMITERS, key=worth)  # the first of equals
 
 
 def _header(text: str, delimiter: str) -> list[str]:
-    line = re.split(r"\r?\n", text[:_HEAD], maxsplit=1)[0]
+    line = _NEW_LINE.split(text[:_HEAD], maxsplit=1)[0]
     return [_name(field) for field in next(csv.reader([line], delimiter=delimiter, skipinitialspace=True), [])]
 
 

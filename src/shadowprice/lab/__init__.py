@@ -5,6 +5,7 @@ From traces to rows, each module using those above it:
 pools         recorded answers of one model as arrays, with forecasts that have not seen them
 streams       mixes of easy and hard queries, drawn from a pool
 simulations   a row of a table is a `Setup`: the configuration of a scheduler, simulated on recorded answers
+arrivals      recorded answers as live traffic: a posted price, a static one, first come first served
 compare       policies on the same streams: percent correct, with paired bootstrap intervals
 config        `Lab`: what every experiment is given
 paper         the paper's own numbers, shown beside ours

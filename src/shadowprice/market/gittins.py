@@ -35,12 +35,14 @@ and what it does not use goes to the one after it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from shadowprice.arrays import Array, checked
 from shadowprice.errors import MarketError
+from shadowprice.market.anytime import Anytime
 from shadowprice.market.curves import length_cdf
 from shadowprice.types import Forecast
 
@@ -50,6 +52,44 @@ _BLOCK = 4096  # queries at a time, so that their curves fit into the processor'
 _LONGEST = 2.0**53  # tokens: every whole number up to it is a float
 
 Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Chunks:
+    """Chunks of generation by query, and those of a query by age: from `first[i]` to `first[i + 1]` those of query i.
+
+    A query's first chunk begins at its `age`, every other where the one before it stops. `stop`, `index` and `cost`
+    are those of `Schedule`. Of a hundred thousand queries there are millions of chunks, so nothing is kept that can
+    be computed.
+    """
+
+    first: Ints
+    age: Ints
+    stop: Ints
+    index: Array
+    cost: Array
+
+    def __len__(self) -> int:
+        return self.stop.size
+
+    @property
+    def query(self) -> NDArray[np.intp]:
+        return np.repeat(np.arange(self.age.size), np.diff(self.first))
+
+    @property
+    def start(self) -> Ints:
+        start = np.concatenate([self.age[:1], self.stop[:-1]])
+        some = np.diff(self.first) > 0
+        start[self.first[:-1][some]] = self.age[some]
+        return start[: len(self)]
+
+    def price(self, budget: float) -> float:
+        """The index of the last chunk that the budget is expected to reach, the best first; 0 if it is ample."""
+        order = np.argsort(-self.index, kind="stable")
+        total = self.cost[order]
+        np.cumsum(total, out=total)
+        reached = int(np.searchsorted(total, budget))
+        return float(self.index[order[reached]]) if reached < len(self) else 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,10 +119,20 @@ class Schedule:
 
 
 def schedule(forecast: Forecast, cap: ArrayLike, age: ArrayLike = 0, entry: ArrayLike = 0.0) -> Schedule:
+    """The chunks of all queries in the order of their index; see `chunks`."""
+    found = chunks(forecast, cap, age, entry)
+    order = np.argsort(-found.index, kind="stable")
+    return Schedule(found.query[order], found.start[order], found.stop[order], found.index[order], found.cost[order])
+
+
+def chunks(
+    forecast: Forecast, cap: ArrayLike, age: ArrayLike = 0, entry: ArrayLike = 0.0, anytime: Anytime | None = None
+) -> Chunks:
     """The chunks of all queries, from their present `age` up to their `cap`, one each or one for all.
 
     Of a query that has generated `age` tokens without ending, only what comes after counts. `entry`, one
-    each or one for all, is what a query costs before its first further token, in output tokens.
+    each or one for all, is what a query costs before its first further token, in output tokens. With `anytime`,
+    an answer that is stopped is asked for, and A is the chance W that it is correct then (`market.anytime`).
     """
     n = len(forecast)
     most = np.floor(np.broadcast_to(np.asarray(cap, dtype=np.float64), (n,)))
@@ -92,33 +142,53 @@ def schedule(forecast: Forecast, cap: ArrayLike, age: ArrayLike = 0, entry: Arra
         raise MarketError("ages must be >= 0 and caps must be numbers")
     rows = np.flatnonzero(now < most)
     blocks = [rows[first : first + _BLOCK] for first in range(0, rows.size, _BLOCK)]
-    parts = [_chunks(forecast.take(some), some, now[some], most[some], to_enter[some]) for some in blocks]
-    if not parts:
-        none = np.zeros(0, dtype=np.int64)
-        return Schedule(none, none, none, np.zeros(0), np.zeros(0))
-    query, start, stop, index, cost = (np.concatenate(each) for each in zip(*parts, strict=True))
-    order = np.argsort(-index, kind="stable")
-    return Schedule(query[order], start[order], stop[order], index[order], cost[order])
+    count = np.zeros(n + 1, dtype=np.int64)
+    stops, indexes, costs = [np.zeros(0, dtype=np.int64)], [np.zeros(0)], [np.zeros(0)]
+    for some in blocks:
+        row, stop, index, cost = _chunks(forecast.take(some), now[some], most[some], to_enter[some], anytime)
+        count[some + 1] = np.bincount(row, minlength=some.size)
+        stops.append(stop)
+        indexes.append(index)
+        costs.append(cost)
+    return Chunks(np.cumsum(count), now.astype(np.int64), _joined(stops), _joined(indexes), _joined(costs))
+
+
+def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:
+    """Empties `parts`: both together would take twice the memory."""
+    whole = np.concatenate(parts)
+    parts.clear()
+    return whole
 
 
 def _chunks(
-    forecast: Forecast, query: NDArray[np.intp], now: Array, most: Array, to_enter: Array
-) -> tuple[NDArray[np.intp], Ints, Ints, Array, Array]:
-    """The fields of a schedule for some of the queries, by query."""
-    ages = _ages(forecast, now, most)
-    gained, alive = _chances(forecast, ages)
-    # C by the trapezoidal rule, from the present age on; every stop beyond it pays the entry as well.
-    cost = np.zeros_like(ages)
-    np.cumsum(np.diff(ages, axis=1) * (alive[:, 1:] + alive[:, :-1]) / 2, axis=1, out=cost[:, 1:])
-    cost[:, 1:] += (to_enter * alive[:, 0])[:, None]
-    row, first, last, index = _majorant(gained, cost)
+    forecast: Forecast, now: Array, most: Array, to_enter: Array, anytime: Anytime | None
+) -> tuple[NDArray[np.intp], Ints, Array, Array]:
+    """Query, stop, index and cost of the chunks of some queries, by query and age."""
+    ages, gained, alive, cost = paths(forecast, now, most, to_enter, anytime)
+    row, first, last, index = majorant(gained, cost)
     return (
-        query[row],
-        ages[row, first].astype(np.int64),
+        row,
         ages[row, last].astype(np.int64),
         index,
         (cost[row, last] - cost[row, first]) / alive[row, 0],
     )
+
+
+def paths(
+    forecast: Forecast, now: Array, most: Array, to_enter: Array, anytime: Anytime | None = None
+) -> tuple[Array, Array, Array, Array]:
+    """Ages from the present one up to the cap, a row per query; and at each of them A, less a constant, 1 - F and C.
+
+    C counts from the present age on, and every age beyond it has paid the entry as well.
+    """
+    ages = _ages(forecast, now, most)
+    gained, alive = _chances(forecast, ages)
+    if anytime is not None:
+        gained *= 1 - anytime.share(forecast, ages)  # W - solve
+    cost = np.zeros_like(ages)  # by the trapezoidal rule
+    np.cumsum(np.diff(ages, axis=1) * (alive[:, 1:] + alive[:, :-1]) / 2, axis=1, out=cost[:, 1:])
+    cost[:, 1:] += (to_enter * alive[:, 0])[:, None]
+    return ages, gained, alive, cost
 
 
 def indices(forecast: Forecast, cap: float, ages: ArrayLike) -> Array:
@@ -162,7 +232,7 @@ def _chances(forecast: Forecast, ages: Array) -> tuple[Array, Array]:
     return -to_come, np.maximum(alive, np.maximum(1e-12 * alive[:, :1], 1e-300))
 
 
-def _majorant(gained: Array, cost: Array) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp], Array]:
+def majorant(gained: Array, cost: Array) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp], Array]:
     """Row, first and last column and slope of every edge of the least concave majorant of each row.
 
     A point that is not above the line through its neighbours is not a corner. All such points are removed

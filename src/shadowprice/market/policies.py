@@ -282,6 +282,20 @@ def _share_equally(grants: Array, able: NDArray[np.intp], cap: Array, budget: in
         rest -= int(more.sum())
 
 
+def serve_rest(grants: NDArray[np.int64], cap: Array, costs: Array, rest: float) -> NDArray[np.int64]:
+    """The grants, and for queries without one their caps, as long as the `rest` of the budget suffices.
+
+    A market never buys for a query whose cap is below its forecast, and some policies drop others. Where a budget is
+    divided once, what remains would stay idle; algorithm 1 grants min(demand, T_max), too. `costs` are those of the
+    caps; the lowest are served first.
+    """
+    out = np.flatnonzero((grants == 0) & (cap >= 1) & np.isfinite(cap))
+    more = out[_shortest_that_fit(costs[out], rest)]
+    served = grants.copy()
+    served[more] = cap[more]
+    return served
+
+
 # --- hindsight ---------------------------------------------------------------------------------
 
 
@@ -307,7 +321,7 @@ def _exactly(lengths: Array, able: NDArray[np.bool_], budget: int) -> NDArray[np
     return grants
 
 
-def _shortest_that_fit(lengths: Array, budget: int) -> NDArray[np.bool_]:
+def _shortest_that_fit(lengths: Array, budget: float) -> NDArray[np.bool_]:
     """Marks the shortest lengths, as many as fit into the budget."""
     order = np.argsort(lengths, kind="stable")
     fits = np.zeros(lengths.size, dtype=bool)

@@ -193,7 +193,7 @@ def _why(account: Account, view: RequestView, outcome: str) -> str:
     if outcome in ("finished", "landed"):
         limit = "" if account.metered or account.rates.priced else f" of {_grant(view):,}" if view.attempts else ""
         how = "ended" if outcome == "finished" else "was asked for its final answer"
-        several = len(view.attempts) > 1 and (account.manifest.get("asked") or {}).get("samples", 1) > 1
+        several = len(view.attempts) > 1 and (account.manifest["asked"].get("samples") or 1) > 1
         samples = f", in {len(view.attempts):,} samples" if several else ""
         return f"{how} after {view.usage.output:,}{limit} tokens{samples}{flags}"
     if outcome == "truncated":

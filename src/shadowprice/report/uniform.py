@@ -46,7 +46,7 @@ def uniform(account: Account, asked: Mapping[str, Asked], *, graded: bool) -> Un
     settings = account.manifest.get("asked") or {}
     policy, views = settings.get("policy"), list(account.requests.values())
     same = policy == "uniform" and not account.metered and not settings.get("reclaim", True)
-    if not views or not policy or same or settings.get("samples", 1) != 1:
+    if not views or not policy or same or (settings.get("samples") or 1) != 1:
         return None
     share, cap = account.budget // len(views), settings.get("max_tokens") or np.inf
     good = cut = failed = 0

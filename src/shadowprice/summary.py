@@ -1,0 +1,72 @@
+"""How a run ended, in numbers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from shadowprice.engine.scheduler import Round
+from shadowprice.types import Completion, Result, Usage
+
+
+@dataclass(frozen=True)
+class Summary:
+    """How a run ended. `overspent` is by how much the budget was exceeded: 0 if servers keep their limits."""
+
+    requests: int
+    outcomes: dict[str, int]
+    correct: int | None
+    graded: int
+    budget: int
+    spent: int
+    overspent: int
+    beyond_grants: int  # units charged above grants, whether the budget covers them or not
+    usage: Usage
+    rounds: list[Round]
+    causes: dict[str, int]  # of failures, the most frequent first: how many requests each has
+    flags: dict[str, int]  # violations by the server, and how often each occurred
+    stopped: str  # why the run stopped early; empty if it did not
+    lost: int = 0  # units charged for what was under way when the run crashed or was cancelled
+    sandbox: str = ""  # the level that programs in answers were run at; empty if none were
+    dollars: float | None = None  # what `usage` costs; None where prices are unknown
+    generated: int = 0  # tokens that were certainly generated; what is charged may be an estimate, or a whole limit
+    counted: bool = True  # whether the server counted the tokens of all answers
+
+    @property
+    def price(self) -> float | None:
+        return self.rounds[-1].price if self.rounds else None
+
+    def count(self, *outcomes: str) -> int:
+        return sum(self.outcomes.get(name, 0) for name in outcomes)
+
+
+@dataclass
+class Tally:
+    """What results add up to; they are added one by one, since all of them may not fit into memory."""
+
+    outcomes: Counter[str] = field(default_factory=Counter)
+    grades: Counter[bool | None] = field(default_factory=Counter)
+    causes: Counter[str] = field(default_factory=Counter)
+    flags: Counter[str] = field(default_factory=Counter)
+    generated: int = 0
+    counted: bool = True
+
+    def add(self, result: Result) -> None:
+        self.outcomes[result.outcome] += 1
+        self.grades[result.correct] += 1
+        self.causes.update(causes_of([result]))
+        if result.completion is not None:
+            self.add_answer(result.completion)
+
+    def add_answer(self, answer: Completion) -> None:
+        """An answer, or a part of one that has not become an answer."""
+        self.flags.update(answer.flags)
+        self.generated += answer.certain
+        self.counted &= answer.usage_source == "server"
+
+
+def causes_of(results: Iterable[Result]) -> dict[str, int]:
+    """The causes of failures, the most frequent first: how many requests each has."""
+    failures = (result.failure for result in results if result.outcome == "failed" and result.failure)
+    return dict(Counter(failure.details.get("cause", failure.message) for failure in failures).most_common())
