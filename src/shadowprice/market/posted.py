@@ -10,9 +10,9 @@ At price p it buys the grant with the best surplus, value A(t) - p (entry + C(t)
 if no surplus is positive. The highest price at which it still buys is its reservation price, max_t of gain over cost.
 At price 0 it buys its cap.
 
-This is the demand of the index: the best grants of all prices are the corners of the least concave majorant of gain over
-cost, and a request buys all of its chunks whose index, times its value, is above the price. Compared by index, a higher
-price never buys more; compared by surplus it would, where grants differ by less than rounding.
+This is the demand of the index: the best grants at all prices are the corners of the least concave majorant of gain
+over cost, and a request buys all of its chunks whose index, times its value, is above the price. Compared by index, a
+higher price never buys more; compared by surplus it would, where grants differ by less than rounding.
 """
 
 from __future__ import annotations
