@@ -67,8 +67,12 @@ class Starter:
         # Without a buffer, so that `select` tells whether there is a line.
         command, pipe = [sys.executable, "-c", STARTER], subprocess.PIPE
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, bufsize=0)
+        self.pid = None
 
     def start(self, log, arguments):
+        if self.pid is not None:  # left by a test that failed
+            self.kill(signal.SIGKILL)
+            self.wait()
         self._tell(json.dumps([str(log), *map(str, arguments)]))
         self.pid = int(self.process.stdout.readline())
 
@@ -83,6 +87,7 @@ class Starter:
         assert select.select([self.process.stdout], [], [], timeout)[0], "it does not end"
         code = int(self.process.stdout.readline())
         self._tell("")
+        self.pid = None
         return code
 
     def _tell(self, line):

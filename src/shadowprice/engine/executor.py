@@ -384,7 +384,7 @@ class _Loop:
 
     def _graded(self, result: _R) -> _R:
         """With a grade, where the result is an answer that was put together from earlier parts."""
-        if result is None or result.completion is None or result.correct is not None:
+        if self.grade is None or result is None or result.completion is None or result.correct is not None:
             return result
         return replace(result, correct=self._correct(result.id, result.completion))
 
