@@ -49,8 +49,8 @@ for line in sys.stdin:
     log, *arguments = json.loads(line)
     child = os.fork()
     if child == 0:
-        said = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        os.dup2(said, 1), os.dup2(said, 2)
+        printed = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(printed, 1), os.dup2(printed, 2)
         os._exit(main(arguments))
     print(child, flush=True)
     end = os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)  # not reaped yet: nobody else gets its number
@@ -149,13 +149,13 @@ class Run:
         time.sleep(rng.uniform(0.0, 0.02 if early else 0.4))
         acknowledged = self.journal()
         self.starter.kill(kill)
-        code, said = self.starter.wait(), (self.folder / "log").read_text()
+        code, printed = self.starter.wait(), (self.folder / "log").read_text()
         under_way = self.check_that_nothing_is_lost(acknowledged)
         if code in (0, 3):
             return False
         self.kills_at_work += under_way > 0
-        assert code == (-kill if kill == signal.SIGKILL else 130), said
-        assert "Traceback" not in said
+        assert code == (-kill if kill == signal.SIGKILL else 130), printed
+        assert "Traceback" not in printed
         return True
 
     def journal(self):
@@ -318,8 +318,8 @@ def test_killed_without_its_log_a_run_continues_only_if_the_loss_is_accepted(sta
     asked = len(server.requests)
     run.start()
     assert starter.wait() == 2
-    (said,) = (run.folder / "log").read_text().splitlines()
-    assert "had been confirmed: the last " in said
+    (printed,) = (run.folder / "log").read_text().splitlines()
+    assert "had been confirmed: the last " in printed
     assert len(server.requests) == asked
     run.arguments.append("--accept-loss")
     run.end()

@@ -61,15 +61,15 @@ def test_a_run_on_a_disk_of_any_size_says_that_it_is_full_and_can_be_resumed(dis
             run.arguments[run.arguments.index("--budget") + 1] = run.budget
             disk(used(place.parent) + size)
             starter.start(run.folder / "log", run.arguments)
-            code, said = starter.wait(), (run.folder / "log").read_text()
-            assert "Traceback" not in said, said
+            code, printed = starter.wait(), (run.folder / "log").read_text()
+            assert "Traceback" not in printed, printed
             if code in (0, 3):
                 continue
-            assert len(said.splitlines()) == 1, said
-            assert "no space left: " in said, said
-            assert " bytes free on the device of " in said, said
-            assert str(place) in said
-            stops.append(said.split(": ")[1])
+            assert len(printed.splitlines()) == 1, printed
+            assert "no space left: " in printed, printed
+            assert " bytes free on the device of " in printed, printed
+            assert str(place) in printed
+            stops.append(printed.split(": ")[1])
             disk(65536)
             resumed = (place / "run").exists()
             starter.start(run.folder / "log", [*run.arguments, *(["--resume"] if resumed else [])])

@@ -184,7 +184,7 @@ class TestRequests:
     backend = RecordedBackend([])
 
     @pytest.mark.parametrize(
-        ("requests", "said"),
+        ("requests", "printed"),
         [
             ([], "no requests"),
             ([request_line("a", n=2)], "'a' asks for several answers"),
@@ -193,8 +193,8 @@ class TestRequests:
             ([request_line("shadowprice.estimate:1:a")], "reserved"),
         ],
     )
-    def test_what_cannot_be_run_is_refused_before_a_folder_is_made(self, tmp_path, requests, said):
-        with pytest.raises(InputError, match=said):
+    def test_what_cannot_be_run_is_refused_before_a_folder_is_made(self, tmp_path, requests, printed):
+        with pytest.raises(InputError, match=printed):
             Run(requests, budget=10, backend=self.backend, folder=tmp_path / "run")
         assert not (tmp_path / "run").exists()
 

@@ -102,12 +102,12 @@ def subject(request):
 async def speak(request, reply, text, tokens=None):
     """Word by word, a token each; cut at the limit."""
     words = re.findall(r"\S+\s*", text)
-    said = words[: request.limit]
+    printed = words[: request.limit]
     await reply.head()
-    for word in said:
+    for word in printed:
         await reply.piece(word)
-    await reply.finish("length" if len(said) < len(words) else "stop")
-    await reply.usage(len(said) if tokens is None else tokens)
+    await reply.finish("length" if len(printed) < len(words) else "stop")
+    await reply.usage(len(printed) if tokens is None else tokens)
     await reply.end()
 
 
@@ -118,8 +118,8 @@ def teaches(*replies, words=20):
         if not is_estimate(request):
             return await speak(request, reply, "word " * words)
         again = STRICTLY in request.body["messages"][-1]["content"]
-        said = replies[-1] if again else replies[0]
-        return await speak(request, reply, said(subject(request)) if callable(said) else said)
+        printed = replies[-1] if again else replies[0]
+        return await speak(request, reply, printed(subject(request)) if callable(printed) else printed)
 
     return behave
 
@@ -400,12 +400,12 @@ class TestTheCommand:
     def test_the_teacher_is_the_model_that_answers_and_is_paid_from_the_budget(self, tmp_path, path, capsys):
         with hostile.Server(teaches(by_size)) as server:
             assert main(command(path, tmp_path, "--base-url", server.url)) == 0
-        said = capsys.readouterr().out
+        printed = capsys.readouterr().out
         assert (
             "teacher    6 requests asked about, 0 of them twice, 0 fell back on the forecast; 6 tokens, of this budget"
-            in said
+            in printed
         )
-        assert f"spent      {server.generated:,} of 2,000 tokens" in said
+        assert f"spent      {server.generated:,} of 2,000 tokens" in printed
         answered = [request for request in server.requests if not is_estimate(request)]
         grants = np.array([limit_stated(request) for request in answered])
         needs = np.array([int(re.search(r"of (\d+)", r.body["messages"][-1]["content"])[1]) for r in answered])
@@ -462,16 +462,16 @@ class TestTheCommand:
         assert json.loads(capsys.readouterr().out)["correct"] == 1
 
     @pytest.mark.parametrize(
-        ("more", "said"),
+        ("more", "printed"),
         [
             (["--policy", "clear", "--teacher-url", "http://127.0.0.1:9/v1"], "only policy tale asks a teacher"),
             (["--teacher-model", "larger"], "--teacher-model without --teacher-url"),
             (["--teacher-url", "ftp://x"], "the base URL is invalid"),
         ],
     )
-    def test_a_teacher_that_makes_no_sense_is_refused(self, tmp_path, path, capsys, more, said):
+    def test_a_teacher_that_makes_no_sense_is_refused(self, tmp_path, path, capsys, more, printed):
         assert main(command(path, tmp_path, "--base-url", "http://127.0.0.1:9/v1", *more)) == 2
-        assert said in capsys.readouterr().err
+        assert printed in capsys.readouterr().err
         assert not (tmp_path / "run").exists()
 
     def test_names_of_estimates_are_reserved(self, tmp_path, batch, capsys):

@@ -69,8 +69,8 @@ class Reply:
         return {"id": "x-1", "object": kind, "created": 17, "model": "served", "choices": choices, **fields}
 
     def choice(self, text: str | None, finish: str | None = None) -> dict[str, Any]:
-        said = {"delta": {"content": text} if text else {}} if self.request.chat else {"text": text or ""}
-        return {"index": 0, **said, "finish_reason": finish}
+        printed = {"delta": {"content": text} if text else {}} if self.request.chat else {"text": text or ""}
+        return {"index": 0, **printed, "finish_reason": finish}
 
     async def piece(self, text: str, tokens: int = 1) -> None:
         self.server.generated += tokens
@@ -341,8 +341,8 @@ async def knows_no_stream_options(request: Request, reply: Reply) -> None:
 
 async def does_not_stream(request: Request, reply: Reply) -> None:
     reply.server.generated += 3
-    said = {"message": {"role": "assistant", "content": "w0 w1 w2 "}} if request.chat else {"text": "w0 w1 w2 "}
-    choice = {"index": 0, **said, "finish_reason": "stop"}
+    printed = {"message": {"role": "assistant", "content": "w0 w1 w2 "}} if request.chat else {"text": "w0 w1 w2 "}
+    choice = {"index": 0, **printed, "finish_reason": "stop"}
     usage = {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8}
     await reply.json(200, {"id": "x-1", "model": "served", "choices": [choice], "usage": usage})
 
@@ -376,12 +376,12 @@ def continues(
             await reply.error(400, "Unrecognized request argument supplied: continue_final_message")
             return
         if request.chat:
-            said = "".join(m["content"] for m in request.body["messages"] if m["role"] == "assistant")
+            printed = "".join(m["content"] for m in request.body["messages"] if m["role"] == "assistant")
         else:
-            said = request.body["prompt"].removeprefix("hello")
-        known = sum(len("".join(WORDS[:i])) < len(said) for i in range(len(WORDS)))
-        rest = list(WORDS) if starts_over else _after(WORDS, said.rstrip() if trims else said)
-        if said.endswith("\\boxed{") and not starts_over:
+            printed = request.body["prompt"].removeprefix("hello")
+        known = sum(len("".join(WORDS[:i])) < len(printed) for i in range(len(WORDS)))
+        rest = list(WORDS) if starts_over else _after(WORDS, printed.rstrip() if trims else printed)
+        if printed.endswith("\\boxed{") and not starts_over:
             rest = ["4", "2"] if request.body.get("stop") else ["4", "2", "}", "."]
         count = min(request.limit, len(rest))
         await reply.head()
@@ -389,17 +389,17 @@ def continues(
             await reply.piece(token)
         await reply.finish("length" if count < len(rest) else "stop")
         if usage:
-            prompt = 5 + known + (5 if starts_over and said else 0)
+            prompt = 5 + known + (5 if starts_over and printed else 0)
             await reply.usage(count, prompt_tokens=prompt, prompt_tokens_details={"cached_tokens": known})
         await reply.end()
 
     return behave
 
 
-def _after(tokens: list[str], said: str) -> list[str]:
-    """The tokens that follow what was said; the first may be the rest of one."""
-    if not "".join(tokens).startswith(said):
+def _after(tokens: list[str], printed: str) -> list[str]:
+    """The tokens that follow what was generated; the first may be the rest of one."""
+    if not "".join(tokens).startswith(printed):
         return list(tokens)
-    while said and len(tokens[0]) <= len(said):
-        said, tokens = said[len(tokens[0]) :], tokens[1:]
-    return [tokens[0][len(said) :], *tokens[1:]] if said else list(tokens)
+    while printed and len(tokens[0]) <= len(printed):
+        printed, tokens = printed[len(tokens[0]) :], tokens[1:]
+    return [tokens[0][len(printed) :], *tokens[1:]] if printed else list(tokens)

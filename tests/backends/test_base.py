@@ -16,7 +16,7 @@ def completion(text, tokens, *, body=CHAT, finish="length", prompt=7, **fields):
     return Completion(text, tokens, finish, fields.pop("source", "server"), body=form, **fields)
 
 
-def said(answer):
+def printed(answer):
     (choice,) = answer.body["choices"]
     return choice["message"]["content"] if "message" in choice else choice["text"]
 
@@ -59,11 +59,11 @@ class TestAPrefix:
         whole = completion("abcdefgh", 4, body=body, finish="stop", ids=(1, 2, 3, 4), input_tokens=7)
         part = prefix(whole, 3)
         assert (part.text, part.tokens, part.finish, part.ids) == ("abcdef", 3, "length", (1, 2, 3))
-        assert said(part) == "abcdef"
+        assert printed(part) == "abcdef"
         assert part.body["choices"][0]["finish_reason"] == "length"
         assert part.body["usage"] == {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
         assert part.body["id"] == "x"
-        assert (said(whole), whole.tokens) == ("abcdefgh", 4)
+        assert (printed(whole), whole.tokens) == ("abcdefgh", 4)
 
     def test_of_nothing_is_empty(self):
         part = prefix(completion("abc", 3, ids=(1, 2, 3)), 0)
@@ -89,7 +89,7 @@ class TestJoining:
         whole = join(first, more)
         assert (whole.text, whole.tokens, whole.finish, whole.ids) == ("abc", 3, "stop", (1, 2, 3))
         assert whole.flags == ("a", "b", "c")
-        assert said(whole) == "abc"
+        assert printed(whole) == "abc"
         assert whole.body["usage"] == {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
         assert (whole.usage.output, whole.usage.input, whole.usage.cached) == (3, 8, 8)
 

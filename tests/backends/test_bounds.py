@@ -34,11 +34,11 @@ async def main():
     before = memory("VmRSS")
     try:
         done = await backend.complete({"messages": [{"role": "user", "content": "hello"}]}, 10)
-        said = f"{done.tokens} {','.join(done.flags)}"
+        printed = f"{done.tokens} {','.join(done.flags)}"
     except BackendError as error:
-        said = f"{error.tokens} {error.cause}"
+        printed = f"{error.tokens} {error.cause}"
     await backend.close()
-    print(memory("VmHWM") - before, said)
+    print(memory("VmHWM") - before, printed)
 
 asyncio.run(main())
 """
@@ -92,9 +92,9 @@ class TestMemory:
                 [sys.executable, "-c", CLIENT, server.url], capture_output=True, text=True, timeout=60, check=True
             )
             assert server.saw_hang_up(within=5)
-        memory, tokens, said = done.stdout.strip().split(" ", 2)
+        memory, tokens, printed = done.stdout.strip().split(" ", 2)
         assert int(memory) < MOST
-        assert (tokens, said[: len(cause)]) == ("0" if "completion" in cause else "None", cause)
+        assert (tokens, printed[: len(cause)]) == ("0" if "completion" in cause else "None", cause)
 
 
 class TestAnEvent:

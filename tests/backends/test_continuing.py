@@ -176,7 +176,7 @@ class TestASuffix:
         assert requests[0].body["stop"] == ["\n"]
 
     @pytest.mark.parametrize(
-        ("said", "text"),
+        ("printed", "text"),
         [
             (["4", "2"], "42}"),
             (["4", "2", "}"], "42}"),
@@ -185,11 +185,11 @@ class TestASuffix:
         ],
         ids=str,
     )
-    def test_that_opens_a_box_gets_the_closing_brace_back(self, said, text):
+    def test_that_opens_a_box_gets_the_closing_brace_back(self, printed, text):
         async def land(backend):
             return (await backend.complete(CHAT, 30, suffix=LANDING)).text
 
-        server = hostile.deltas(*({"content": piece} for piece in said))
+        server = hostile.deltas(*({"content": piece} for piece in printed))
         assert using(server, land, continues=True)[1] == text
 
     def test_cut_at_the_limit_stays_open(self):

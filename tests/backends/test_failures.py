@@ -320,14 +320,14 @@ class TestAnAnswerWithoutAFinishReason:
 
 class TestTheCause:
     def test_is_the_same_for_all_requests(self):
-        def said(id, seconds, used):
+        def printed(id, seconds, used):
             return (
                 f"Rate limit reached for gpt-4o in organization org-{id} on tokens per min: Limit 30,000, Used {used}. "
                 f"Please try again in {seconds}. Request req_{id}."
             )
 
         causes = {
-            meet(fails(429, said(*each))).cause
+            meet(fails(429, printed(*each))).cause
             for each in [
                 ("a1b2c3d4e5f6a7b8", "6m0s", 29_876),
                 ("00ff11ee22dd33cc", "1.2s", 9),
@@ -339,8 +339,8 @@ class TestTheCause:
         assert len(cause) < 120
 
     def test_of_a_word_without_end_is_short(self):
-        for said in ("a" * 60_000, "1" * 60_000, "a1-" * 20_000, "1s" * 30_000, "1." * 30_000):
-            assert len(meet(fails(500, said)).cause) < 120
+        for printed in ("a" * 60_000, "1" * 60_000, "a1-" * 20_000, "1s" * 30_000, "1." * 30_000):
+            assert len(meet(fails(500, printed)).cause) < 120
 
     def test_names_the_servers_code(self):
         outcome = meet(answers(404, {"error": {"message": "No such model", "code": "model_not_found"}}))

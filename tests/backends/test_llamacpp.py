@@ -218,7 +218,7 @@ class TestContext:
         assert default_context(tmp_path / "small.gguf", 2048) == 2048
 
     @pytest.mark.parametrize(
-        ("options", "said"),
+        ("options", "printed"),
         [
             (
                 {"context": 16384},
@@ -230,8 +230,8 @@ class TestContext:
             ({"gpu_layers": -1}, r"--gpu-layers -1 \(give 0 or more"),
         ],
     )
-    def test_numbers_that_cannot_be(self, gguf, options, said):
-        with pytest.raises(InputError, match=said):
+    def test_numbers_that_cannot_be(self, gguf, options, printed):
+        with pytest.raises(InputError, match=printed):
             LlamaCppServer(gguf, **options)
 
     def test_layers_for_a_gpu_that_is_not_there(self, gguf):

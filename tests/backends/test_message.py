@@ -170,14 +170,14 @@ class TestAMessage:
         assert found == {"role": "assistant", "content": "ab"}
 
     def test_that_is_not_streamed_is_kept_as_well(self):
-        said = {"role": "assistant", "content": "x", "function_call": {"name": "f", "arguments": "{}"}, "odd": [1]}
+        printed = {"role": "assistant", "content": "x", "function_call": {"name": "f", "arguments": "{}"}, "odd": [1]}
 
         async def behave(request, reply):
             reply.server.generated += 2
-            choice = {"index": 0, "message": said, "finish_reason": "stop"}
+            choice = {"index": 0, "message": printed, "finish_reason": "stop"}
             await reply.json(200, {"choices": [choice], "usage": {"completion_tokens": 2}})
 
-        assert meet(behave).body["choices"][0]["message"] == said
+        assert meet(behave).body["choices"][0]["message"] == printed
 
 
 ODD = {

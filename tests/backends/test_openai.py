@@ -40,7 +40,7 @@ class TestAnAnswer:
 
     def test_in_openai_form(self):
         chat, text = meet(hostile.well_behaved, CHAT).body, meet(hostile.well_behaved, TEXT).body
-        said = "".join(WORDS[:10])
+        printed = "".join(WORDS[:10])
         assert chat == {
             "id": "x-1",
             "object": "chat.completion",
@@ -49,14 +49,14 @@ class TestAnAnswer:
             "choices": [
                 {
                     "index": 0,
-                    "message": {"role": "assistant", "content": said},
+                    "message": {"role": "assistant", "content": printed},
                     "logprobs": None,
                     "finish_reason": "length",
                 }
             ],
             "usage": {"prompt_tokens": 5, "completion_tokens": 10, "total_tokens": 15},
         }
-        choices = [{"index": 0, "text": said, "logprobs": None, "finish_reason": "length"}]
+        choices = [{"index": 0, "text": printed, "logprobs": None, "finish_reason": "length"}]
         assert text == {**chat, "object": "text_completion", "choices": choices}
 
     def test_of_a_server_that_does_not_stream(self):

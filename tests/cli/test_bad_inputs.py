@@ -28,12 +28,12 @@ def test_every_mistake_gives_one_line_with_a_fix_and_no_traceback(rows):
     table, _ = rows
     cells = [row.split(" | ") for row in table.splitlines()[2:]]
     assert len(cells) >= 25
-    for what, command, code, said in cells:
+    for what, command, code, printed in cells:
         if "budget of 0" in what:
             continue  # a budget like any other: everything is declined
         assert code == "2", command
-        last = said.removesuffix(" |").split("<br>")[-1]
+        last = printed.removesuffix(" |").split("<br>")[-1]
         assert re.match(r"`shadowprice[a-z ]*: ", last), command
         assert re.search(r"[)?]`$|known are", last), command
-        assert "Traceback" not in said
-        assert said.count("<br>") <= 1, command  # at most how the input was understood comes before it
+        assert "Traceback" not in printed
+        assert printed.count("<br>") <= 1, command  # at most how the input was understood comes before it

@@ -21,7 +21,7 @@ class TestErrorsThatReachTheTop:
         return main
 
     @pytest.mark.parametrize(
-        ("error", "said"),
+        ("error", "printed"),
         [
             (OSError(5, "Input/output error", "answers.jsonl"), "answers.jsonl: Input/output error"),
             (MemoryError(), "not enough memory (split the input, or lower --concurrency)"),
@@ -30,10 +30,10 @@ class TestErrorsThatReachTheTop:
             (ExceptionGroup("tasks", [ExceptionGroup("more", [InputError("no gold")])]), "no gold"),
         ],
     )
-    def test_expected_ones_are_reported_in_one_line(self, fails, capsys, error, said):
+    def test_expected_ones_are_reported_in_one_line(self, fails, capsys, error, printed):
         assert fails(error) == 2
         shown = capsys.readouterr().err
-        assert shown.startswith(f"shadowprice: {said}")
+        assert shown.startswith(f"shadowprice: {printed}")
         assert len(shown.splitlines()) == 1
 
     @pytest.mark.parametrize("option", ["--model", "--system"])

@@ -43,8 +43,8 @@ class TestTheCommand:
         for trace in traces:
             assert (trace.correct, trace.tokens, trace.truncated, trace.max_tokens) == (True, 1, False, 9)
             assert (trace.dataset, trace.gold, trace.model, trace.response) == ("d", "word", "m", "word ")
-        assert "10 traces" in (said := capsys.readouterr().out)
-        assert "100.0% correct" in said
+        assert "10 traces" in (printed := capsys.readouterr().out)
+        assert "100.0% correct" in printed
 
     def test_an_answer_that_was_cut_is_not_correct_whatever_it_says(self, tmp_path, questions):
         out = tmp_path / "traces.jsonl"
@@ -61,9 +61,9 @@ class TestTheCommand:
         out = tmp_path / "traces.jsonl"
         with hostile.Server(refuses_some) as server:
             assert command(questions(), out, server, "--json") == 3
-            said = capsys.readouterr()
-            assert json.loads(said.out)["failed"] == 3
-            assert "3 failed: 400: too hard" in said.err
+            printed = capsys.readouterr()
+            assert json.loads(printed.out)["failed"] == 3
+            assert "3 failed: 400: too hard" in printed.err
             assert [trace.id for trace in read_traces(out)] == ["q1", "q3"]
             server.behave = talks(1)
             assert command(questions(), out, server, "--resume") == 0
@@ -117,7 +117,7 @@ class TestTheCommand:
             assert "another input" in capsys.readouterr().err
 
     @pytest.mark.parametrize(
-        ("more", "said"),
+        ("more", "printed"),
         [
             (["--probe"], "use --local"),
             (["--samples", "0"], "--samples"),
@@ -125,9 +125,9 @@ class TestTheCommand:
             (["--prompt-template", "nowhere"], "no such template"),
         ],
     )
-    def test_options_that_make_no_sense_are_refused(self, tmp_path, questions, capsys, more, said):
+    def test_options_that_make_no_sense_are_refused(self, tmp_path, questions, capsys, more, printed):
         with hostile.Server(talks(1)) as server:
             assert command(questions(), tmp_path / "out", server, *more) == 2
             assert server.requests == []
-        assert said in capsys.readouterr().err
+        assert printed in capsys.readouterr().err
         assert not (tmp_path / "out.run").exists()

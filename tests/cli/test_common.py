@@ -146,9 +146,9 @@ class TestTheSameFileForEveryCommand:
 class TestOutputs:
     def refused(self, capsys, *arguments) -> str:
         assert command(*arguments) == 2
-        said = capsys.readouterr().err
-        assert said.count("\n") == 1, said
-        return said
+        shown = capsys.readouterr().err
+        assert shown.count("\n") == 1, shown
+        return shown
 
     def test_what_exists_is_replaced_only_on_request(self, inside, capsys, server):
         path = write("q.txt", "Why?\n")
@@ -179,9 +179,9 @@ class TestOutputs:
         assert command(*arguments) == 0
         capsys.readouterr()
         for more in ([], ["--force"]):
-            said = self.refused(capsys, *arguments, *more)
-            assert "q.answers.jsonl.run: exists (--resume continues its run; to start a new one, " in said
-            assert "--force" not in said
+            shown = self.refused(capsys, *arguments, *more)
+            assert "q.answers.jsonl.run: exists (--resume continues its run; to start a new one, " in shown
+            assert "--force" not in shown
         assert len(server.requests) == 1
 
     @pytest.mark.parametrize("out", ["-", "/dev/null", "/dev/stdout"])
@@ -208,14 +208,14 @@ class TestOutputs:
         where = ["--base-url", server.url, "--model", "m"]
         for name in ("run", "collect"):
             budget = ["--budget", 900] if name == "run" else []
-            said = self.refused(capsys, name, path, *budget, "--out", "no/such/folder", *where)
-            assert "no/such/folder: cannot be written: No such file or directory" in said
+            shown = self.refused(capsys, name, path, *budget, "--out", "no/such/folder", *where)
+            assert "no/such/folder: cannot be written: No such file or directory" in shown
         assert not server.requests
 
     @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
     def test_a_full_disk_names_the_file(self, capsys):
-        said = self.refused(capsys, "plan", write("q.txt", "Why?\n"), "--budget", 900, "--out", "/dev/full", "--quiet")
-        assert "/dev/full: cannot be written: no space left" in said
+        shown = self.refused(capsys, "plan", write("q.txt", "Why?\n"), "--budget", 900, "--out", "/dev/full", "--quiet")
+        assert "/dev/full: cannot be written: no space left" in shown
 
 
 class TestTemperature:
@@ -235,13 +235,13 @@ class TestTemperature:
 
 def test_a_mistyped_policy(capsys):
     arguments = ["run", write("q.txt", "Why?\n"), "--budget", 5, "--base-url", "http://127.0.0.1:9/v1"]
-    for wrong, said in (
+    for wrong, shown in (
         ("indx", "unknown policy 'indx' (did you mean index?)"),
         ("magic", "(known are uniform, proportional, "),
         ("oracle", "policy oracle knows every length in advance, so it cannot be run"),
     ):
         assert command(*arguments, "--policy", wrong) == 2
-        assert said in capsys.readouterr().err
+        assert shown in capsys.readouterr().err
 
 
 class TestBudgetsAndGold:
@@ -311,15 +311,15 @@ class TestWords:
         assert common.about(number) == words
 
     @pytest.mark.parametrize(
-        ("level", "said"),
+        ("level", "shown"),
         [
             ("", ""),
             ("process", "; programs ran without a sandbox"),
             ("namespaces", "; programs ran in the sandbox namespaces"),
         ],
     )
-    def test_where_programs_ran(self, level, said):
-        assert common.where_programs_ran(level) == said
+    def test_where_programs_ran(self, level, shown):
+        assert common.where_programs_ran(level) == shown
 
 
 def test_a_policy_option_is_a_name_and_a_number():

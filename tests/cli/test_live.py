@@ -106,8 +106,8 @@ def test_what_a_crash_cost_is_said_in_one_line(command, start, tmp_path):
         process.communicate()
     with hostile.Server(talks(5)) as server:
         process = start(command(server.url, "--quiet", "--policy", "uniform", "--resume"))
-        said, _ = process.communicate(timeout=60)
-        assert "  lost       8,000 tokens, charged in full for what was under way when the run was cut off\n" in said
+        printed, _ = process.communicate(timeout=60)
+        assert "  lost       8,000 tokens, charged in full for what was under way when the run was cut off\n" in printed
         finished = start(command(server.url, "--quiet", "--policy", "uniform", "--resume", "--json"))
         assert json.loads(finished.communicate(timeout=60)[0])["lost"] == 8000
 
@@ -118,9 +118,9 @@ def test_hang_ups_are_ignored_under_nohup(command, start):
         process = start(command(server.url, "--quiet"), preexec_fn=ignore)
         until(lambda: server.generated)
         process.send_signal(signal.SIGHUP)
-        said, error = process.communicate(timeout=60)
+        printed, error = process.communicate(timeout=60)
     assert (process.returncode, error) == (0, "")
-    assert "answered   10 requests" in said
+    assert "answered   10 requests" in printed
 
 
 def test_a_terminal_that_is_closed_loses_nothing(command, tmp_path):

@@ -71,10 +71,12 @@ def test_what_does_not_fit_is_not_called_declined_and_takes_no_part_in_the_marke
         ]
     )
     assert run(path, *more, "--budget", 40) == 3
-    said = capsys.readouterr().out
-    assert "answered   0 requests, 1 more cut short" in said
-    assert "unanswered 0 declined, 2 failed, 0 not sent" in said
-    assert "failed     2 requests: longer than the context of 256 tokens, see --context (raise --context; then" in said
+    printed = capsys.readouterr().out
+    assert "answered   0 requests, 1 more cut short" in printed
+    assert "unanswered 0 declined, 2 failed, 0 not sent" in printed
+    assert (
+        "failed     2 requests: longer than the context of 256 tokens, see --context (raise --context; then" in printed
+    )
     found = lines(tmp_path)
     assert [found[name]["error"]["code"] for name in ("long", "much")] == ["context_length_exceeded"] * 2
     assert found["short"]["shadowprice"]["cost"] == 40

@@ -100,9 +100,9 @@ class TestTokensWithPrompts:
         total = server.generated + PROMPT * len(server.requests)
         assert spent(tmp_path) == total <= 2000
         assert server.generated > 0
-        said = capsys.readouterr().out
-        assert f"spent      {total:,} of 2,000 tokens; {server.generated:,} tokens generated," in said
-        assert "$" not in said
+        printed = capsys.readouterr().out
+        assert f"spent      {total:,} of 2,000 tokens; {server.generated:,} tokens generated," in printed
+        assert "$" not in printed
         shown = page(tmp_path, capsys)
         assert f"for {total:,} of 2,000 tokens." in shown
         assert "2,000 tokens, prompts included" in shown
@@ -149,13 +149,13 @@ def continues(words: int):
     """Answers of so many words, continued from where they stopped."""
 
     async def behave(request, reply):
-        said = prefilled(request)
-        more = min(request.limit, words - said)
+        printed = prefilled(request)
+        more = min(request.limit, words - printed)
         await reply.head()
-        for number in range(said, said + more):
+        for number in range(printed, printed + more):
             await reply.piece(f"w{number} ")
-        await reply.finish("stop" if said + more == words else "length")
-        await reply.usage(more, prompt_tokens=PROMPT + said)
+        await reply.finish("stop" if printed + more == words else "length")
+        await reply.usage(more, prompt_tokens=PROMPT + printed)
         await reply.end()
 
     return behave
@@ -177,10 +177,10 @@ class TestAPlan:
     def test_it_says_so(self, batch, capsys):
         path = str(batch([request_line(f"q{i}") for i in range(40)]))
         assert main(["plan", path, "--budget", "$0.003", *self.RATES]) == 3
-        said = capsys.readouterr().out
-        assert "40 requests, $0.003, policy expected" in said
-        assert " at most with prompts -> " in said
-        assert "$0.0003 would buy +" in said
+        printed = capsys.readouterr().out
+        assert "40 requests, $0.003, policy expected" in printed
+        assert " at most with prompts -> " in printed
+        assert "$0.0003 would buy +" in printed
         assert main(["plan", path, "--budget", "900", *self.RATES, "--force"]) == 3
         assert re.search(r"900 tokens granted, \$0\.00\d+ at most -> ", capsys.readouterr().out)
         assert main(["plan", path, "--budget", "9k", "--count", "input+output", "--force"]) == 3

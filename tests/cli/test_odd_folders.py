@@ -167,11 +167,11 @@ def test_the_ledger_of_another_run_is_refused(run, commands, tmp_path, batch, ca
             given = ["run", other, "--budget", budget, "--quiet", "--base-url", server.url, "--model", "m", *places]
             assert main([*given, "--run-folder", str(tmp_path / budget), "--force"]) == 0
     capsys.readouterr()
-    for budget, said in (("900", "its budget is 900"), ("500", "a request 'c'")):
+    for budget, printed in (("900", "its budget is 900"), ("500", "a request 'c'")):
         for file in (tmp_path / "run").glob("ledger.sqlite*"):
             file.unlink()
         for file in (tmp_path / budget).glob("ledger.sqlite*"):
             shutil.copy(file, tmp_path / "run")
         change(tmp_path, done=False)
         assert commands["resume"]() == 2
-        assert said in one_line(capsys)
+        assert printed in one_line(capsys)

@@ -55,9 +55,9 @@ class TestAFileNeverSeenBefore:
         lines[6] = '{"id": "x"'
         path = strange(lines)
         assert main(["reproduce", "--traces", str(path), "--out", str(tmp_path / "out"), *SMALL]) == 2
-        (said,) = capsys.readouterr().err.splitlines()
-        assert f"{path}:7: not JSON" in said
-        assert "--skip-bad" in said
+        (printed,) = capsys.readouterr().err.splitlines()
+        assert f"{path}:7: not JSON" in printed
+        assert "--skip-bad" in printed
         assert not (tmp_path / "out").exists()
 
     def test_broken_lines_are_skipped_with_skip_bad(self, strange, tmp_path, capsys):
@@ -78,11 +78,11 @@ class TestAFileNeverSeenBefore:
         path = tmp_path / "cut.jsonl.gz"
         path.write_bytes(gzip.compress("\n".join(strange_lines()).encode())[:-200])
         assert main(["reproduce", "--traces", str(path), "--out", str(tmp_path / "o"), "--skip-bad", *SMALL]) == 2
-        (said,) = capsys.readouterr().err.splitlines()
-        assert "damaged" in said
+        (printed,) = capsys.readouterr().err.splitlines()
+        assert "damaged" in printed
 
     @pytest.mark.parametrize(
-        ("change", "extra", "said"),
+        ("change", "extra", "printed"),
         [
             (lambda line: {**line, "correct": None}, [], "none of the 120 traces is graded"),
             (lambda line: {**line, "model": line["id"]}, [], "1 graded questions"),
@@ -98,12 +98,12 @@ class TestAFileNeverSeenBefore:
             (lambda line: {**line, "tokens": 2**61}, [], "no model generates that many"),
         ],
     )
-    def test_invalid_input_is_one_clear_line(self, strange, tmp_path, capsys, change, extra, said):
+    def test_invalid_input_is_one_clear_line(self, strange, tmp_path, capsys, change, extra, printed):
         lines = [json.dumps(change(json.loads(line))) for line in strange_lines()]
         arguments = ["reproduce", "--traces", str(strange(lines)), "--out", str(tmp_path / "out"), *SMALL, *extra]
         assert main(arguments) == 2
         (line,) = capsys.readouterr().err.splitlines()
-        assert said in line
+        assert printed in line
         assert not (tmp_path / "out").exists()
 
     @pytest.mark.parametrize(

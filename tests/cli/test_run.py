@@ -50,11 +50,11 @@ class TestTheCommand:
         path = batch([request_line(f"q{i}") for i in range(10)])
         with hostile.Server(talks(20)) as server:
             assert run(path, server.url, "--policy", "auction", "--budget", "100") == 3
-        said = capsys.readouterr().out
-        assert "10 requests, 100 tokens, policy auction" in said
-        assert f"spent      {server.generated} of 100 tokens" in said
+        printed = capsys.readouterr().out
+        assert "10 requests, 100 tokens, policy auction" in printed
+        assert f"spent      {server.generated} of 100 tokens" in printed
         declined = 10 - len(server.requests)
-        assert f"unanswered {declined} declined, 0 failed, 0 not sent" in said
+        assert f"unanswered {declined} declined, 0 failed, 0 not sent" in printed
 
     def test_the_summary_as_json(self, run, batch, capsys):
         path = batch([request_line(f"q{i}") for i in range(10)])
@@ -101,7 +101,7 @@ class TestTheCommand:
         assert f"spent      ${spent / 1e9:.6f}".rstrip("0") + " of $0.002;" in capsys.readouterr().out
 
     @pytest.mark.parametrize(
-        ("more", "said"),
+        ("more", "printed"),
         [
             (["--rate-in", "1"], "no --rate-out (give both, as --rate-in 0.15 --rate-out 0.60)"),
             (["--rate-out", "1", "--rate-cached", "1"], "no --rate-in (give both"),
@@ -124,11 +124,11 @@ class TestTheCommand:
         ],
     )
     def test_options_that_make_no_sense_are_refused_before_anything_is_made(
-        self, run, tmp_path, batch, capsys, more, said
+        self, run, tmp_path, batch, capsys, more, printed
     ):
         assert run(batch([request_line("a")]), NOWHERE, *more) == 2
         error = capsys.readouterr().err
-        assert said in error
+        assert printed in error
         assert len(error.splitlines()) == 1
         assert not (tmp_path / "run").exists()
 
@@ -153,17 +153,17 @@ class TestGold:
         assert json.loads(capsys.readouterr().out)["correct"] == 1
 
     @pytest.mark.parametrize(
-        ("line", "said"),
+        ("line", "printed"),
         [
             ({"gold": "1"}, ":1: no custom_id"),
             ({"custom_id": "a", "gold": "1", "grader": "taste"}, ":1: unknown grader 'taste'"),
             ("{", ":1: not JSON"),
         ],
     )
-    def test_an_invalid_file_is_refused_with_the_place(self, run, batch, capsys, line, said):
+    def test_an_invalid_file_is_refused_with_the_place(self, run, batch, capsys, line, printed):
         gold = batch([line], "gold.jsonl")
         assert run(batch([request_line("a")]), NOWHERE, "--gold", gold) == 2
-        assert f"{gold}{said}" in capsys.readouterr().err
+        assert f"{gold}{printed}" in capsys.readouterr().err
 
 
 class TestAServerThatFails:
@@ -171,13 +171,13 @@ class TestAServerThatFails:
         path = batch([request_line(f"q{i}") for i in range(12)])
         with hostile.Server(hostile.fails(404, "no such model")) as server:
             assert run(path, server.url, "--json") == 3
-            said = capsys.readouterr()
-            summary = json.loads(said.out)
+            printed = capsys.readouterr()
+            summary = json.loads(printed.out)
             failed = summary["outcomes"]["failed"]
             assert 3 <= failed < 12
             assert summary["outcomes"] == {"failed": failed, "not_sent": 12 - failed}
             assert [*summary["causes"].values()] == [failed]
-            assert "warning: the server refuses every request: 404: no such model; nothing more was sent" in said.err
+            assert "warning: the server refuses every request: 404: no such model; nothing more was sent" in printed.err
             errors = read_jsonl(tmp_path / "err")
             assert {line["error"]["message"] for line in errors} == {
                 "404: no such model",
@@ -231,10 +231,10 @@ class TestAServerThatIgnoresItsLimits:
             assert run(batch([request_line(name) for name in names]), server.url, *self.more) == 3
             assert len(server.requests) <= 4
             assert ledger_of(tmp_path) == (server.generated, 0)
-        said = capsys.readouterr().err
-        assert f"limit_ignored {len(server.requests)} times" in said
-        assert f"at least {25 * len(server.requests)} tokens generated, 0 of them beyond the budget" in said
-        assert f"{server.url} ignored a limit of 20 tokens: 25; nothing more was sent" in said
+        printed = capsys.readouterr().err
+        assert f"limit_ignored {len(server.requests)} times" in printed
+        assert f"at least {25 * len(server.requests)} tokens generated, 0 of them beyond the budget" in printed
+        assert f"{server.url} ignored a limit of 20 tokens: 25; nothing more was sent" in printed
         out, errors = read_jsonl(tmp_path / "out"), read_jsonl(tmp_path / "err")
         assert sorted(line["custom_id"] for line in out + errors) == sorted(names)
         assert len(out) == len(server.requests)
@@ -248,9 +248,9 @@ class TestAServerThatIgnoresItsLimits:
             assert run(path, server.url, *self.more, "--json", "--budget", 60) == 3
             assert server.generated == 75
             assert ledger_of(tmp_path) == (60, 15)
-        said = capsys.readouterr()
-        assert json.loads(said.out)["overspent"] == 15
-        assert "at least 75 tokens generated, 15 of them beyond the budget\n" in said.err
+        printed = capsys.readouterr()
+        assert json.loads(printed.out)["overspent"] == 15
+        assert "at least 75 tokens generated, 15 of them beyond the budget\n" in printed.err
 
     def test_the_run_continues_once_the_server_is_fixed(self, run, tmp_path, batch):
         path = batch([request_line(f"q{i}") for i in range(60)])

@@ -71,8 +71,8 @@ class TestClean:
         with cleaned_streams():
             print(ESCAPE)
             print(ESCAPE, file=sys.stderr)
-        said = capsys.readouterr()
-        assert said.out == said.err == clean(ESCAPE) + "\n"
+        printed = capsys.readouterr()
+        assert printed.out == printed.err == clean(ESCAPE) + "\n"
 
     def test_a_closed_stream_is_no_error(self, monkeypatch):
         monkeypatch.setattr(sys, "stderr", None)
@@ -102,8 +102,8 @@ class TestClean:
                 str(tmp_path / ESCAPE[2]),
             ]
             main(["run", str(path), *options])
-        said = capsys.readouterr()
-        assert not set("\x1b\x07\x9b\u202e\r") & set(said.out + said.err)
+        printed = capsys.readouterr()
+        assert not set("\x1b\x07\x9b\u202e\r") & set(printed.out + printed.err)
 
 
 class TestFitted:
@@ -167,15 +167,15 @@ def on_a_terminal(arguments, columns=80, **environment):
     settings = {**os.environ, "TERM": "xterm", "PYTHONIOENCODING": "utf-8", **environment}
     process = subprocess.Popen(command, stdin=other, stdout=other, stderr=other, env=settings)
     os.close(other)
-    said = b""
+    printed = b""
     while select.select([own], [], [], 60)[0]:
         try:
-            said += os.read(own, 65536)
+            printed += os.read(own, 65536)
         except OSError:  # the command has ended
             break
     process.wait(timeout=60)
     os.close(own)
-    return said.decode()
+    return printed.decode()
 
 
 class TestARun:
@@ -187,15 +187,15 @@ class TestARun:
         path = batch([request_line(f"q{i}") for i in range(6)])
         with hostile.Server(talks(20, pause=0.04)) as server:
             options = ["--budget", "120", "--policy", "uniform", "--concurrency", "2", "--model", ESCAPE]
-            said = on_a_terminal(["run", path, "--base-url", server.url, *options], columns)
-        frames = said.split("\x1b[J")
+            printed = on_a_terminal(["run", path, "--base-url", server.url, *options], columns)
+        frames = printed.split("\x1b[J")
         assert len(frames) > 4
         assert frames[0].startswith(f"6 requests from {path} (OpenAI Batch)")
         for frame in frames[1:-1]:
             assert all(len(line) < columns for line in re.sub(r"\x1b\[\d+A", "", frame).splitlines())
-        assert re.search(r"[1-5] of 6 answered, 0 cut", said)
-        assert re.search(r"\d+% █+░+  0:0\d", said)
-        end = "\n".join(Terminal(columns).feed(said).lines)
+        assert re.search(r"[1-5] of 6 answered, 0 cut", printed)
+        assert re.search(r"\d+% █+░+  0:0\d", printed)
+        end = "\n".join(Terminal(columns).feed(printed).lines)
         assert "█" not in end
         assert "\n6 requests, 120 tokens" in end
 
@@ -203,27 +203,27 @@ class TestARun:
         path = batch([request_line(f"q{i}") for i in range(4)])
         with hostile.Server(talks(15, pause=0.1)) as server:
             options = ["--budget", "60", "--policy", "uniform", "--concurrency", "1"]
-            said = on_a_terminal(["run", path, "--base-url", server.url, "--model", "m", *options], TERM="dumb")
-        assert "\x1b" not in said
-        assert re.search(r"\d+%, 0:0\d.* of 4 answered, .* in flight; \d+ of 60 tokens used, \d+ per second", said)
+            printed = on_a_terminal(["run", path, "--base-url", server.url, "--model", "m", *options], TERM="dumb")
+        assert "\x1b" not in printed
+        assert re.search(r"\d+%, 0:0\d.* of 4 answered, .* in flight; \d+ of 60 tokens used, \d+ per second", printed)
 
     @pytest.mark.parametrize("accounting", ["reserved", "metered"])
     def test_it_moves_while_the_first_answer_is_generated(self, batch, accounting):
         path = batch([request_line("q")])
         with hostile.Server(talks(40, pause=0.06)) as server:
             options = ["--budget", "40", "--policy", "uniform", "--accounting", accounting]
-            said = on_a_terminal(["run", path, "--base-url", server.url, "--model", "m", *options])
-        used = [int(found) for found in re.findall(r"(\d+) of 40 tokens used", said.partition("1 of 1 answered")[0])]
+            printed = on_a_terminal(["run", path, "--base-url", server.url, "--model", "m", *options])
+        used = [int(found) for found in re.findall(r"(\d+) of 40 tokens used", printed.partition("1 of 1 answered")[0])]
         assert any(0 < tokens < 40 for tokens in used)
-        assert re.search(r"[1-9]\d* per second", said)
+        assert re.search(r"[1-9]\d* per second", printed)
 
     def test_quiet_is_quiet(self, batch):
         path = batch([request_line("a")])
         with hostile.Server(talks(2)) as server:
-            said = on_a_terminal(
+            printed = on_a_terminal(
                 ["run", path, "--base-url", server.url, "--model", "m", "--budget", "9", "--quiet", "--json"]
             )
-        assert json.loads(said)["requests"] == 1
+        assert json.loads(printed)["requests"] == 1
 
 
 def test_standard_error_may_be_redirected_inside():

@@ -44,15 +44,15 @@ def test_a_refusal_that_all_share_stops_the_run_with_one_line(run, tmp_path, cap
     with hostile.Server(refuses(status, **error)) as server:
         assert run(server.url) == 3
     assert len(server.requests) == 3
-    said = capsys.readouterr()
-    (warning,) = said.err.splitlines()
+    printed = capsys.readouterr()
+    (warning,) = printed.err.splitlines()
     assert warning.startswith(f"warning: the server refuses every request: {status}: {error['message'][:20]}")
     assert "; nothing more was sent (" in warning
     assert fix in warning
-    assert "3 failed, 21 not sent" in said.out
-    assert "failed     3 requests: " in said.out
-    assert "graded" not in said.out
-    assert "would buy" not in said.out
+    assert "3 failed, 21 not sent" in printed.out
+    assert "failed     3 requests: " in printed.out
+    assert "graded" not in printed.out
+    assert "would buy" not in printed.out
     errors = [line["error"] for line in read_jsonl(tmp_path / "out.declined.jsonl")]
     assert len(errors) == 24
     assert all(fix in each["fix"] for each in errors)
@@ -67,15 +67,17 @@ def test_failures_of_some_are_counted_by_cause_with_a_fix(run, capsys):
 
     with hostile.Server(some) as server:
         assert run(server.url, "--policy", "expected") == 3
-    said = capsys.readouterr().out
-    assert "failed     12 requests: 400: content_filter: content policy (the server refuses the request itself" in said
+    printed = capsys.readouterr().out
+    assert (
+        "failed     12 requests: 400: content_filter: content policy (the server refuses the request itself" in printed
+    )
 
 
 def test_a_server_that_is_not_there_is_named_without_the_words_of_a_library(run, tmp_path, capsys):
     assert run("http://127.0.0.1:9/v1", "--patience", "1s") == 3
-    said = capsys.readouterr()
-    assert "connection refused (127.0.0.1:9); nothing more was sent (is the server up at --base-url?" in said.err
-    assert "Connect call failed" not in said.err + (tmp_path / "out.declined.jsonl").read_text()
+    printed = capsys.readouterr()
+    assert "connection refused (127.0.0.1:9); nothing more was sent (is the server up at --base-url?" in printed.err
+    assert "Connect call failed" not in printed.err + (tmp_path / "out.declined.jsonl").read_text()
 
 
 class TestAServerThatIsStillLoading:
@@ -86,19 +88,19 @@ class TestAServerThatIsStillLoading:
 
         with hostile.Server(loads) as server:
             assert run(server.url, "--policy", "expected") == 0
-        said = capsys.readouterr()
-        assert "answered   24 requests" in said.out
-        assert "unanswered 0 declined, 0 failed, 0 not sent" in said.out
-        assert said.err == ""
+        printed = capsys.readouterr()
+        assert "answered   24 requests" in printed.out
+        assert "unanswered 0 declined, 0 failed, 0 not sent" in printed.out
+        assert printed.err == ""
         assert read_jsonl(tmp_path / "out.declined.jsonl") == []
 
     def test_makes_requests_fail_and_none_is_declined(self, run, tmp_path, capsys):
         with hostile.Server(refuses(503, "Loading model", code=503)) as server:
             assert run(server.url, "--patience", "1s") == 3
-        said = capsys.readouterr()
-        assert "answered   0 requests" in said.out
-        assert "unanswered 0 declined, " in said.out
-        assert "503: Loading model; nothing more was sent (the server is overloaded or still loading" in said.err
+        printed = capsys.readouterr()
+        assert "answered   0 requests" in printed.out
+        assert "unanswered 0 declined, " in printed.out
+        assert "503: Loading model; nothing more was sent (the server is overloaded or still loading" in printed.err
         errors = [line["error"] for line in read_jsonl(tmp_path / "out.declined.jsonl")]
         assert len(errors) == 24
         assert {each["code"] for each in errors} == {"backend_unavailable", "not_sent"}
@@ -186,7 +188,7 @@ PROSE = "The quick brown fox jumps over the lazy dog and then it rests. "  # 63 
 
 
 class TestAServerThatIgnoresItsLimits:
-    """What is known is said, and nothing else: estimates may be too high."""
+    """What is known is printed, and nothing else: estimates may be too high."""
 
     def warning(self, run, capsys, behaviour, *more, budget="100", code=3):
         with hostile.Server(behaviour) as server:

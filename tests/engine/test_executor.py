@@ -153,13 +153,13 @@ ODD = {
 class TestAnythingElseThatGoesWrong:
     @pytest.mark.parametrize("odd", ODD)
     def test_is_the_failure_of_one_request_charged_in_full(self, odd):
-        step, said = ODD[odd]
+        step, printed = ODD[odd]
         scheduler = Fixed(30, attempts=1)
         scheduler.add([request(name) for name in "abcd"])
         ledger, results = executed(scheduler, Script(10, 10, step), 200, concurrency=1)
         assert [results[name].outcome for name in "abcd"] == ["finished", "finished", "failed", "finished"]
         assert ledger.spent == 30 + 30
-        assert said in results["c"].failure.message
+        assert printed in results["c"].failure.message
         assert len(results["c"].failure.message) <= 300
 
     def test_words_that_no_file_can_hold_are_replaced(self):

@@ -263,12 +263,12 @@ def story(question):
     return [f"{rng.choice('abcdefgh')}{i}{rng.choice(spaces)}" for i in range(length)]
 
 
-def after(tokens, said):
-    """The tokens that come after what was said; the first may be what is left of one."""
-    assert "".join(tokens).startswith(said), "this is not what the model said"
-    while said and len(tokens[0]) <= len(said):
-        said, tokens = said[len(tokens[0]) :], tokens[1:]
-    return [tokens[0][len(said) :], *tokens[1:]] if said else tokens
+def after(tokens, printed):
+    """The tokens that come after what was generated; the first may be what is left of one."""
+    assert "".join(tokens).startswith(printed), "this is not what the model generated"
+    while printed and len(tokens[0]) <= len(printed):
+        printed, tokens = printed[len(tokens[0]) :], tokens[1:]
+    return [tokens[0][len(printed) :], *tokens[1:]] if printed else tokens
 
 
 def tells(continues=True, trims=False, refuses=False, thinks=False, usage=True, pause=0.0):
@@ -282,10 +282,10 @@ def tells(continues=True, trims=False, refuses=False, thinks=False, usage=True, 
             await reply.error(400, "Unrecognized request argument supplied: continue_final_message")
             return
         question, *more = (message["content"] for message in request.body["messages"])
-        said, whole = "".join(more), story(question)
-        rest = after(whole, said.rstrip() if trims else said) if continues else whole
-        known = sum(len("".join(whole[:i])) < len(said) for i in range(len(whole)))  # tokens
-        prompt = 15 + known + (0 if continues or not said else 5)
+        printed, whole = "".join(more), story(question)
+        rest = after(whole, printed.rstrip() if trims else printed) if continues else whole
+        known = sum(len("".join(whole[:i])) < len(printed) for i in range(len(whole)))  # tokens
+        prompt = 15 + known + (0 if continues or not printed else 5)
         count = min(request.limit, len(rest))
         await reply.head()
         for token in rest[:count]:
@@ -362,8 +362,10 @@ class TestAServerThatStartsOver:
             assert server.generated == w.spent
             assert 0 < server.generated - sum(LENGTHS.values()) <= 16
         assert len(w.chunks) == 1  # the first of the two pieces that showed it
-        said = {name: "" if "thinks" in request.node.name else text for name, text in TEXTS.items()}
-        assert {name: answer[:2] for name, answer in w.answers().items()} == {n: (t, "stop") for n, t in said.items()}
+        printed = {name: "" if "thinks" in request.node.name else text for name, text in TEXTS.items()}
+        assert {name: answer[:2] for name, answer in w.answers().items()} == {
+            n: (t, "stop") for n, t in printed.items()
+        }
 
     @ways
     def test_does_not_pass_a_budget(self, world, behaviour):
@@ -382,8 +384,8 @@ class TestAServerThatStartsOver:
             asked = [([message["content"] for message in r.body["messages"]], r.limit) for r in server.requests]
         plan = schedule(w.forecaster.predict(requests_from(w.requests)), np.inf)
         worth = {name: plan.stop[(plan.query == i) & (plan.index >= price)] for i, name in enumerate(LENGTHS)}
-        shown = [len(said) for said, _ in asked].index(2)  # that it starts over
-        early = [(limit, worth[said[0]].max()) for said, limit in asked[shown + 1 :][:20]]
+        shown = [len(printed) for printed, _ in asked].index(2)  # that it starts over
+        early = [(limit, worth[printed[0]].max()) for printed, limit in asked[shown + 1 :][:20]]
         assert [limit for limit, _ in early] == [age for _, age in early]
 
     def test_that_does_not_count_is_charged_what_it_may_have_generated_and_reported(self, world):

@@ -192,8 +192,8 @@ class World:
         return self.story.continues[int(request.id[1:]) % len(self.story.continues)]
 
     def can_continue(self, request: Request) -> bool | None:
-        said = self._says(request)
-        return self.shown if said is None else said
+        printed = self._says(request)
+        return self.shown if printed is None else printed
 
     def cap(self, place: int) -> float:
         return min(CAP, self.story.limits[place] or inf)

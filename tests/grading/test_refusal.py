@@ -33,9 +33,9 @@ def command(request, tmp_path, batch):
 
 def test_programs_are_refused_before_anything_is_sent(command, without_a_sandbox, tmp_path, capsys):
     assert command(NOWHERE) == 2
-    said = capsys.readouterr().err
-    assert "no sandbox for the programs in answers" in said
-    assert "install bubblewrap, or give --unsafe-code" in said
+    printed = capsys.readouterr().err
+    assert "no sandbox for the programs in answers" in printed
+    assert "install bubblewrap, or give --unsafe-code" in printed
     assert not (tmp_path / "run").exists()
 
 

@@ -38,7 +38,7 @@ for (const svg of document.querySelectorAll(".plot svg")) {
   const scale = box(svg).width / svg.viewBox.baseVal.width;
   const texts = [...svg.querySelectorAll("text")].map((text) => {
     const { fontSize, fill } = getComputedStyle(text);
-    return { said: text.textContent, size: parseFloat(fontSize) * scale, colour: fill, ...box(text) };
+    return { text: text.textContent, size: parseFloat(fontSize) * scale, colour: fill, ...box(text) };
   });
   const drawn = svg.querySelectorAll("path, use").length;
   found.plots.push({ about: svg.getAttribute("aria-label"), drawn, texts, ...box(svg) });
@@ -139,19 +139,19 @@ def test_the_page_is_not_wider_than_the_screen(shown):
 def test_text_in_figures_is_not_clipped_or_too_small(shown):
     for plot in shown["plots"]:
         for text in plot["texts"]:
-            assert text["size"] >= 8.5, (plot["about"], text["said"])
-            assert text["x"] >= plot["x"] - 4, (plot["about"], text["said"])
-            assert text["x"] + text["width"] <= plot["x"] + plot["width"] + 4, (plot["about"], text["said"])
+            assert text["size"] >= 8.5, (plot["about"], text["text"])
+            assert text["x"] >= plot["x"] - 4, (plot["about"], text["text"])
+            assert text["x"] + text["width"] <= plot["x"] + plot["width"] + 4, (plot["about"], text["text"])
 
 
 def test_text_in_figures_does_not_overlap(shown):
     for plot in shown["plots"]:
-        texts = [text for text in plot["texts"] if text["said"].strip()]
+        texts = [text for text in plot["texts"] if text["text"].strip()]
         for i, one in enumerate(texts):
             for other in texts[i + 1 :]:
                 wide = min(one["x"] + one["width"], other["x"] + other["width"]) - max(one["x"], other["x"])
                 high = min(one["y"] + one["height"], other["y"] + other["height"]) - max(one["y"], other["y"])
-                assert wide <= 1 or high <= 3, (plot["about"], one["said"], other["said"])
+                assert wide <= 1 or high <= 3, (plot["about"], one["text"], other["text"])
 
 
 def test_the_query_table_filters_and_sorts(pages, results, tmp_path):

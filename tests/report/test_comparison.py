@@ -1,4 +1,4 @@
-"""Comparison tables: what is bold, what is coloured, what the paper said, and how to run a policy."""
+"""Comparison tables: what is bold, what is coloured, what the paper reports, and how to run a policy."""
 
 from __future__ import annotations
 

@@ -306,14 +306,14 @@ class _Life:
             audit.require(stopped == "enough" or not unanswered, f"nothing prevents answers to {unanswered}")
 
     def is_genuine(self, name: str, answer: Completion) -> None:
-        """An answer is what the server said, from its beginning, without gaps or repetitions, and its landing."""
+        """An answer is what the server sent, from its beginning, without gaps or repetitions, and its landing."""
         settings, text, final = self.story.settings, answer.text, ""
         if settings and isinstance(settings.landing, Landing) and settings.landing.text in text:
             text, _, final = text.partition(settings.landing.text)
         count, samples = text.count(" "), settings.samples if settings else 1
-        said = [self.server.words(name, sample, 0, count) for sample in range(samples)]
+        printed = [self.server.words(name, sample, 0, count) for sample in range(samples)]
         count += 3 if final else 0
-        genuine = text in said and final in ("", "42}")
+        genuine = text in printed and final in ("", "42}")
         self.audit.require(genuine, f"{name} has an answer that nobody gave: {answer.text!r:.200}")
         if self.story.counts != "assumed":
             self.audit.require(answer.tokens == count, f"{name} has {answer.tokens} tokens, not {count}")

@@ -125,8 +125,8 @@ class _Call:
         self.name = client.server.name_of(body)
         self.sample = int(body.get("seed", 0))
         self.start = part.text.count(" ") if part else 0
-        said = sum(len(message["content"]) for message in body["messages"])
-        self.prompt = 7 + said // 4 + self.start
+        printed = sum(len(message["content"]) for message in body["messages"])
+        self.prompt = 7 + printed // 4 + self.start
 
     def send(self) -> None:
         most = self.story.rates.bound(self.prompt, self.limit)

@@ -315,7 +315,7 @@ class LlamaCppBackend(AsyncContext):
         """Tokens that answers under way have so far."""
         try:
             return await asyncio.to_thread(self.server.tokens_under_way)
-        except Unavailable:  # said by the answers themselves
+        except Unavailable:  # the answers themselves show it
             return 0
 
     async def room(self, body: Mapping[str, Any], limit: int | None = None) -> int | None:

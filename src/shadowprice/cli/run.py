@@ -179,12 +179,12 @@ def run(options: argparse.Namespace) -> int:
                 from shadowprice.report.csv_results import write_csv
 
                 write_csv(Path(folder), standard_output() if options.csv == "-" else options.csv)
-            said = verdict(run, summary, out=out, errors=errors, folder=folder)
+            printed = verdict(run, summary, out=out, errors=errors, folder=folder)
             teaching, rates = run.teaching, run.settings.rates
     talk = sys.stderr if "-" in (out, errors, options.csv) else sys.stdout
     if options.json:
-        said = [json.dumps({**asdict(summary), "teacher": teaching}, indent=2)]
-    print("\n".join(said), file=talk)
+        printed = [json.dumps({**asdict(summary), "teacher": teaching}, indent=2)]
+    print("\n".join(printed), file=talk)
     for warning in warnings(summary, rates):
         print(f"warning: {warning}", file=sys.stderr)
     return EXHAUSTED if summary.count("declined", "failed", "not_sent") or summary.overspent else DONE

@@ -1,6 +1,6 @@
 """The value of an answer that is stopped and asked for its final answer: a *landing*.
 
-A model that is cut off has said nothing. Asked for its final answer instead, it is sometimes right long before it
+A model that is cut off has not answered. Asked for its final answer instead, it is sometimes right long before it
 would have ended by itself, and sometimes without any reasoning. For a request with the forecasts `tokens` and `solve`
 
     W(t) = A(t) + R(t / tokens) (solve - A(t))
