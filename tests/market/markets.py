@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 
 from shadowprice.market import Curve, Expected, Quadratic, Surge, ThresholdCurve, Triangular
+from shadowprice.market.options import Option
 
 KINDS = ["surge", "triangular", "quadratic", "expected", "heavy-tailed"]
 SHARED_KINDS = KINDS[:3]
@@ -70,3 +71,13 @@ def best_on_grid(curves: Curve, budget: float, steps: int = 1000) -> float:
     for query in range(1, len(curves)):
         best = np.where(shift >= 0, best[np.maximum(shift, 0)] + value[:, query], -np.inf).max(axis=1)
     return float(best[-1])
+
+
+def random_menu(rng: np.random.Generator, n: int, routes: int, *, entry: bool = True) -> list[Option]:
+    """Routes from cheap to dear; a dearer one is better on average, but not for every query."""
+    menu = []
+    for route in range(routes):
+        solve = np.clip(rng.beta(2, 2, n) * (0.5 + route / routes), 0, 1)
+        curves = Expected(rng.lognormal(5, 0.7, n), rng.uniform(0.2, 0.9, n), solve, None, 4096.0)
+        menu.append(Option(curves, 10.0**route, rng.uniform(0, 200, n) * entry * 10.0**route))
+    return menu

@@ -50,13 +50,15 @@ class Bracket:
     at_high: Array
 
 
-def falling_root(function: Callable[[Array], Array], guess: Array, *, reach: float, tolerance: float) -> Bracket:
+def falling_root(
+    function: Callable[[Array], Array], guess: Array, *, reach: float, tolerance: float, narrow: float = _NARROW
+) -> Bracket:
     """Brackets around the roots of a falling function, searched from `guess` - `reach` to `guess` + `reach`.
 
-    Each ends narrow, or with a value within `tolerance` at one of its ends.
+    Each ends not wider than `narrow`, or with a value within `tolerance` at one of its ends.
     """
     low, high = guess - reach, guess + reach
-    return _narrow(function, _enclose(function, Bracket(low, high, function(low), function(high))), tolerance)
+    return _narrow(function, _enclose(function, Bracket(low, high, function(low), function(high))), tolerance, narrow)
 
 
 def _enclose(function: Callable[[Array], Array], start: Bracket) -> Bracket:
@@ -79,7 +81,7 @@ def _enclose(function: Callable[[Array], Array], start: Bracket) -> Bracket:
     return Bracket(low, high, at_low, at_high)
 
 
-def _narrow(function: Callable[[Array], Array], start: Bracket, tolerance: float) -> Bracket:
+def _narrow(function: Callable[[Array], Array], start: Bracket, tolerance: float, narrow: float) -> Bracket:
     """Regula falsi: the next probe is where the line through both ends crosses zero.
 
     On a curved function one end would never move, so an end that stays twice in a row counts with half its
@@ -89,7 +91,7 @@ def _narrow(function: Callable[[Array], Array], start: Bracket, tolerance: float
     weight_low, weight_high = at_low, at_high
     low_moved = np.zeros(low.shape, dtype=bool)
     for count in range(_PROBES):
-        if np.all((high - low <= _NARROW) | (at_low <= tolerance) | (-at_high <= tolerance)):
+        if np.all((high - low <= narrow) | (at_low <= tolerance) | (-at_high <= tolerance)):
             break
         share = 0.5 if count % 6 == 5 else weight_low / (weight_low - weight_high)
         probe = low + share * (high - low)
