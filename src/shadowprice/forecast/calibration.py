@@ -31,7 +31,7 @@ from shadowprice.errors import InputError
 from shadowprice.market import Expected
 from shadowprice.types import Forecast, Trace
 
-__all__ = ["Calibration", "impute_censored", "recalibrate"]
+__all__ = ["Calibration", "impute_censored", "log_odds", "recalibrate"]
 
 _FEWEST = 10
 _SPREADS = (0.02, 8.0)
@@ -73,11 +73,11 @@ class Calibration:
         shift = _quantile(error, truncated, 0.5)
         tail, factor = _law((error - shift) / width, truncated)
 
-        odds_shift, odds_slope = _logistic(_logit(solve[graded]), correct[graded])
+        odds_shift, odds_slope = _logistic(log_odds(solve[graded]), correct[graded])
         median = centre + shift + slope * (m - centre)
         gap, solved_factor = _solved(
             (length - median)[correct],
-            expit(odds_shift + odds_slope * _logit(solve))[correct],
+            expit(odds_shift + odds_slope * log_odds(solve))[correct],
             (factor * width)[correct],
             truncated[correct],
         )
@@ -86,7 +86,7 @@ class Calibration:
     def apply(self, forecast: Forecast) -> Forecast:
         median = self.centre + self.shift + self.slope * (np.log(forecast.tokens) - self.centre)
         spread = np.clip(forecast.spread * self.spread, *_SPREADS)
-        solve = expit(self.odds_shift + self.odds_slope * _logit(forecast.solve))
+        solve = expit(self.odds_shift + self.odds_slope * log_odds(forecast.solve))
         return Forecast(
             _tokens(median),
             spread,
@@ -224,7 +224,8 @@ def _quantile(values: Array, censored: NDArray[np.bool_], p: float) -> float:
     return float(values[order[reached[0] if reached.size else -1]])
 
 
-def _logit(p: Array) -> Array:
+def log_odds(p: Array) -> Array:
+    """Of a chance, which is never quite 0 or 1."""
     return np.asarray(logit(np.clip(p, 0.005, 0.995)))
 
 

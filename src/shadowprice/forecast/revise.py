@@ -1,0 +1,231 @@
+"""Evidence: what an answer of another model says about the answer that is forecast.
+
+A cheap model's answer to a question (a *scout*) tells more about a dear model's answer than the question does. The
+same form serves the *cascade*, where the evidence is about the very answer that was given: is it correct?
+
+    evidence  per request: length of the answer, whether it was cut, and where known its mean log probability and the
+              share of other answers that agree with it
+    revise    log median' = log median + w . x        x: the evidence and the forecast, standardised
+              log odds'   = log odds   + v . x
+
+by ridge regression (censored lengths are imputed) and logistic regression, both with a prior around "the forecast is
+right". Then everything is calibrated (`calibration`). A request without evidence keeps its forecast.
+
+    reviser = Reviser.fit(forecast, Evidence.from_traces(prompts, scout_traces), traces)
+    reviser.revise(forecast, evidence)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import expit
+
+from shadowprice.arrays import Array
+from shadowprice.errors import InputError
+from shadowprice.forecast.calibration import Calibration, impute_censored, log_odds
+from shadowprice.forecast.splits import question_key
+from shadowprice.types import Forecast, Trace
+
+__all__ = ["Evidence", "Reviser"]
+
+FEWEST = 30  # traces with evidence
+_PASSES = 4  # censored lengths depend on the fit
+_PRIOR_SD = 1.0  # of a weight, in log tokens or log odds per standard deviation of a feature
+_EDGE = 3.0  # standard deviations: features are clipped there
+_COLUMNS = 8
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """What is known about an answer to each request; NaN where nothing is.
+
+    tokens     its length
+    cut        1: it was cut at that length; 0: the model ended it
+    log_prob   mean log probability of its tokens
+    agreement  share of other answers to the request that agree with it
+    """
+
+    tokens: Array
+    cut: Array
+    log_prob: Array
+    agreement: Array
+
+    def __init__(
+        self,
+        tokens: ArrayLike,
+        cut: ArrayLike | None = None,
+        log_prob: ArrayLike | None = None,
+        agreement: ArrayLike | None = None,
+    ) -> None:
+        length = np.atleast_1d(np.asarray(tokens, dtype=np.float64))
+        given = {"tokens": length, "cut": cut, "log_prob": log_prob, "agreement": agreement}
+        for name, values in given.items():
+            missing = 0.0 if name == "cut" else np.nan
+            array = np.asarray(missing if values is None else values, dtype=np.float64)
+            if array.shape not in ((), length.shape):
+                raise InputError(f"evidence {name} has {array.size} values for {length.size} requests")
+            object.__setattr__(self, name, np.broadcast_to(array, length.shape))
+
+    def __len__(self) -> int:
+        return self.tokens.size
+
+    @property
+    def known(self) -> NDArray[np.bool_]:
+        """Which requests have evidence."""
+        known: NDArray[np.bool_] = np.isfinite(self.tokens) & (self.tokens > 0)
+        return known
+
+    def take(self, who: Sequence[int] | NDArray[np.intp] | NDArray[np.bool_]) -> Evidence:
+        return Evidence(*(getattr(self, each.name)[who] for each in fields(self)))
+
+    @classmethod
+    def from_traces(cls, prompts: Sequence[str], traces: Sequence[Trace]) -> Evidence:
+        """The answers in `traces` to the questions of `prompts`; of several answers to a question, the first."""
+        first: dict[str, Trace] = {}
+        for trace in traces:
+            if trace.tokens > 0:
+                first.setdefault(question_key(trace.prompt), trace)
+        found = [first.get(question_key(prompt)) for prompt in prompts]
+        length = [np.nan if trace is None else float(trace.tokens) for trace in found]
+        cut = [float(trace is not None and trace.truncated) for trace in found]
+        log_prob = [_number(trace.extra.get("log_prob")) if trace else np.nan for trace in found]
+        return cls(length, cut, log_prob)
+
+
+@dataclass(frozen=True, eq=False)
+class Reviser:
+    """A correction of forecasts by evidence, made by `fit`.
+
+    centre, scale  of the features
+    length, odds   weights of the features
+    """
+
+    centre: Array
+    scale: Array
+    length: Array
+    odds: Array
+    calibration: Calibration
+
+    @classmethod
+    def fit(cls, forecast: Forecast, evidence: Evidence, traces: Sequence[Trace]) -> Self:
+        """From forecasts for `traces`, one each, by a forecaster that was not trained on them, and the evidence."""
+        if not len(forecast) == len(evidence) == len(traces):
+            sizes = f"{len(forecast)} forecasts, {len(evidence)} answers as evidence, {len(traces)} traces"
+            raise InputError(f"one of each per request is needed: {sizes}")
+        some = np.flatnonzero(evidence.known)
+        if some.size < FEWEST:
+            problem = f"{some.size} questions have answers of both models, {FEWEST} are needed"
+            raise InputError(problem, fix="give traces that share questions")
+        forecast, evidence, traces = forecast.take(some), evidence.take(some), [traces[i] for i in some.tolist()]
+        raw = _features(forecast, evidence)
+        centre, scale = raw.mean(0), np.maximum(raw.std(0), 1e-6)
+        x = _standardised(raw, centre, scale)
+        truncated = np.array([trace.truncated for trace in traces], dtype=bool)
+        correct = np.array([trace.correct is True for trace in traces], dtype=bool)
+        graded = np.array([trace.correct is not None for trace in traces], dtype=bool)
+        log_length = np.log([max(1.0, trace.tokens) for trace in traces])
+        length = _ridge(x, log_length - np.log(forecast.tokens), truncated)
+        odds = _logistic(x[graded], _odds(forecast)[graded], correct[graded])
+        first = cls(centre, scale, length, odds, Calibration())
+        return cls(centre, scale, length, odds, Calibration.fit(first._shifted(forecast, evidence), traces))
+
+    def revise(self, forecast: Forecast, evidence: Evidence) -> Forecast:
+        """The forecasts, corrected where there is evidence."""
+        if len(forecast) != len(evidence):
+            raise InputError(f"{len(forecast)} forecasts, and evidence for {len(evidence)} requests")
+        some = np.flatnonzero(evidence.known)
+        if not some.size:
+            return forecast
+        revised = self.calibration.apply(self._shifted(forecast.take(some), evidence.take(some)))
+        others = np.flatnonzero(~evidence.known)
+        back = np.argsort(np.concatenate([some, others]), kind="stable")
+        return Forecast.joined([revised, forecast.take(others)]).take(back)
+
+    def chance(self, forecast: Forecast, evidence: Evidence) -> Array:
+        """The chance that an answer is correct, given what is known about it: what a cascade decides by."""
+        return np.broadcast_to(self.revise(forecast, evidence).solve, (len(forecast),))
+
+    def _shifted(self, forecast: Forecast, evidence: Evidence) -> Forecast:
+        x = _standardised(_features(forecast, evidence), self.centre, self.scale)
+        shift = np.clip(x @ self.length, -6.0, 6.0)
+        solve = expit(np.clip(_odds(forecast) + x @ self.odds, -8.0, 8.0))
+        tokens, solved = (
+            np.clip(each * np.exp(shift), 1.0, 2.0**24) for each in (forecast.tokens, forecast.solved_tokens)
+        )
+        return Forecast(tokens, forecast.spread, solve, forecast.tail, solved, forecast.solved_spread)
+
+    def to_dict(self) -> dict[str, Any]:
+        arrays = {name: getattr(self, name).tolist() for name in ("centre", "scale", "length", "odds")}
+        return {**arrays, "calibration": self.calibration.to_dict()}
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> Self:
+        """What `to_dict` gave; raises ValueError for anything else."""
+        arrays = [np.asarray(record[name], dtype=np.float64) for name in ("centre", "scale", "length", "odds")]
+        if any(each.shape != (_COLUMNS,) or not np.isfinite(each).all() for each in arrays) or (arrays[1] <= 0).any():
+            raise ValueError("not a reviser")
+        centre, scale, length, odds = arrays
+        return cls(centre, scale, length, odds, Calibration.from_dict(record["calibration"]))
+
+
+def _features(forecast: Forecast, evidence: Evidence) -> Array:
+    """One row per request. What is not known is 0 beside a column that says so."""
+    length = np.log(np.maximum(1.0, evidence.tokens))
+    forecast_length = np.broadcast_to(np.log(forecast.tokens), length.shape)
+    columns = [
+        np.ones_like(length),
+        length,
+        length**2,
+        evidence.cut,
+        forecast_length,
+        _odds(forecast),
+        np.nan_to_num(evidence.log_prob),
+        np.nan_to_num(evidence.agreement),
+    ]
+    return np.column_stack(columns)
+
+
+def _standardised(raw: Array, centre: Array, scale: Array) -> Array:
+    x: Array = np.clip((raw - centre) / scale, -_EDGE, _EDGE)
+    x[:, 0] = 1.0
+    return x
+
+
+def _odds(forecast: Forecast) -> Array:
+    return np.broadcast_to(log_odds(forecast.solve), (len(forecast),))
+
+
+def _prior(noise: float) -> Array:
+    """Precision of the weights; that of the mean is free."""
+    return np.diag([1e-9, *[noise / _PRIOR_SD**2] * (_COLUMNS - 1)])
+
+
+def _ridge(x: Array, y: Array, censored: NDArray[np.bool_]) -> Array:
+    weights, target = np.zeros(x.shape[1]), y
+    for _ in range(_PASSES):
+        spread = float(np.std(target - x @ weights))
+        target = impute_censored(y, x @ weights, spread, censored)
+        weights = np.linalg.solve(x.T @ x + _prior(spread**2 + 1e-9), x.T @ target)
+    return weights
+
+
+def _logistic(x: Array, offset: Array, correct: NDArray[np.bool_]) -> Array:
+    """Newton's method; all weights 0 where nothing is graded, or all grades are the same."""
+    weights: Array = np.zeros(x.shape[1])
+    prior = _prior(1.0)
+    if not correct.any() or correct.all():
+        return weights
+    for _ in range(30):
+        p = expit(offset + x @ weights)
+        gradient = x.T @ (correct - p) - prior @ weights
+        weights = weights + np.clip(np.linalg.solve((x.T * (p * (1 - p))) @ x + prior, gradient), -1.0, 1.0)
+    return weights
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else np.nan
