@@ -206,7 +206,8 @@ def _prior(noise: float) -> Array:
 
 
 def _ridge(x: Array, y: Array, censored: NDArray[np.bool_]) -> Array:
-    weights, target = np.zeros(x.shape[1]), y
+    weights: Array = np.zeros(x.shape[1])
+    target = y
     for _ in range(_PASSES):
         spread = float(np.std(target - x @ weights))
         target = impute_censored(y, x @ weights, spread, censored)
