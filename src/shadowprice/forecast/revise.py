@@ -211,7 +211,7 @@ def _ridge(x: Array, y: Array, censored: NDArray[np.bool_]) -> Array:
     for _ in range(_PASSES):
         spread = float(np.std(target - x @ weights))
         target = impute_censored(y, x @ weights, spread, censored)
-        weights = np.linalg.solve(x.T @ x + _prior(spread**2 + 1e-9), x.T @ target)
+        weights = np.asarray(np.linalg.solve(x.T @ x + _prior(spread**2 + 1e-9), x.T @ target), dtype=np.float64)
     return weights
 
 
