@@ -29,18 +29,18 @@ from numpy.typing import ArrayLike, NDArray
 
 from shadowprice.arrays import Array, checked_scalar
 from shadowprice.market.curve import Curve, ThresholdCurve
-from shadowprice.market.roots import falling_root
+from shadowprice.market.roots import Bracket, falling_root
 
 Status: TypeAlias = Literal["cleared", "jump", "ample", "starved"]
 Mask: TypeAlias = NDArray[np.bool_]
 
-# In a market of this many queries a single query no longer matters: larger markets are searched to
-# this resolution, smaller ones to the exact query.
-_FINE = 1 << 15
+# In a market of this many queries one of them moves the price hardly at all: a sample of as many of a larger market
+# shows where to look.
+FINE = 1 << 15
 # Limits of the search at a jump: subsets times queries, queries in a subset, and rounds of offering
 # the tokens that are left over.
-_WINDOW, _WIDEST, _OFFERS = 1 << 10, 8, 8
-_EXACT = 1e-11  # share of the budget within which it counts as spent exactly
+WINDOW, WIDEST, OFFERS = 1 << 10, 8, 8
+EXACT = 1e-11  # share of the budget within which it counts as spent exactly
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,7 +214,7 @@ def _smallest(values: Array, ranked: Array, k: int) -> Mask:
 #    is found by a root search (`_spend_within_sets`).
 #
 # If the first k leave tokens over even at r_{k+1}, the budget falls into the jump of query k + 1, and
-# sets of admitted queries around it are compared (`_best_at_jump`).
+# sets of admitted queries around it are compared (`best_at_jump`).
 
 
 def _clear_mixed(curves: Curve, budget: float) -> Clearing:
@@ -243,12 +243,12 @@ def _clear_mixed(curves: Curve, budget: float) -> Clearing:
     if ranked.peak().sum() <= budget:
         return clearing(0.0, ranked.peak(), whole, "ample", 0)
 
-    k, probes = _count_admitted(ranked, reservation, budget)
+    k, probes = count_admitted(ranked, reservation, budget)
     first = ranked.take(slice(0, k))
     next_price = float(reservation[k]) if k < order.size else 0.0
     demand = first.follow(next_price) if k < order.size else np.full(k, np.inf)
     if demand.sum() < budget:
-        tokens, admitted, steps = _best_at_jump(ranked, budget, k, next_price)
+        tokens, admitted, steps = best_at_jump(ranked, budget, k, next_price)
         status: Status = "jump" if admitted.any() else "starved"
         return clearing(next_price, tokens, admitted, status, probes + steps, demand)
 
@@ -260,20 +260,17 @@ def _clear_mixed(curves: Curve, budget: float) -> Clearing:
     return clearing(price, tokens, np.arange(order.size) < k, "cleared", probes + steps)
 
 
-def _count_admitted(ranked: Curve, reservation: Array, budget: float) -> tuple[int, int]:
-    """The largest k with G(k) <= budget, and how often demand was evaluated.
-
-    In a market of more than 2^15 queries it may be smaller by one part in 2^15.
-    """
+def count_admitted(ranked: Curve, reservation: Array, budget: float) -> tuple[int, int]:
+    """The largest k with G(k) <= budget, and how often demand was evaluated."""
     n = len(ranked)
     low, high = 0, n + 1
     room_low, room_high = budget, -budget  # budget - G(k) at both ends; beyond the last query it is a guess
     probes, low_moved, starts = 0, False, []
-    if (stride := n // _FINE) > 1:  # a small market of every stride-th query shows where to look
+    if (stride := n // FINE) > 1:  # a small market of every stride-th query shows where to look
         every = slice(stride // 2, None, stride)
-        small, _ = _count_admitted(ranked.take(every), reservation[every], budget / stride)
+        small, _ = count_admitted(ranked.take(every), reservation[every], budget / stride)
         starts = [int(0.995 * small * stride), int(1.005 * small * stride)]
-    while high - low > max(1, low // _FINE):
+    while high - low > 1:
         # Regula falsi with the Illinois rule, as in `roots.falling_root`, over whole numbers.
         share = 0.5 if probes % 6 == 5 else room_low / (room_low - room_high)
         k = starts.pop() if starts else low + round(share * (high - low))
@@ -288,7 +285,7 @@ def _count_admitted(ranked: Curve, reservation: Array, budget: float) -> tuple[i
     return low, probes
 
 
-def _best_at_jump(ranked: Curve, budget: float, k: int, price: float) -> tuple[Array, Mask, int]:
+def best_at_jump(ranked: Curve, budget: float, k: int, price: float) -> tuple[Array, Mask, int]:
     """The best division found where the budget falls into the jump of rank k (0-based), whose price is `price`.
 
     Which queries to admit at a jump is a knapsack problem. All subsets of a window of ranks around the
@@ -296,7 +293,7 @@ def _best_at_jump(ranked: Curve, budget: float, k: int, price: float) -> tuple[A
     one query matters less, down to the first k alone.
     """
     n = len(ranked)
-    width = min(_WIDEST, n, max(0, (_WINDOW // (k + 1)).bit_length() - 1))
+    width = min(WIDEST, n, max(0, (WINDOW // (k + 1)).bit_length() - 1))
     first = max(0, min(k - width // 2, n - width))
     end = max(k, first + width)
     subsets = np.arange(1 << width)[:, None] >> np.arange(width) & 1  # row j: the binary digits of j
@@ -329,8 +326,11 @@ def _offer_rest(ranked: Curve, budget: float, tokens: Array, chosen: Mask) -> tu
     """Offer what is left over to the query that gains most from it, while any gains."""
     grants, admitted = np.zeros(len(ranked)), np.zeros(len(ranked), dtype=bool)
     grants[: tokens.size], admitted[: tokens.size] = tokens * chosen, chosen
-    for _ in range(_OFFERS):
-        offer = np.minimum(budget - grants.sum(), ranked.peak())
+    for _ in range(OFFERS):
+        rest = budget - grants.sum()
+        if rest <= EXACT * budget:
+            break
+        offer = np.minimum(rest, ranked.peak())
         gain = np.where(admitted | (offer <= 0), 0.0, ranked.value(np.maximum(offer, 0.0)))
         winner = int(np.argmax(gain))
         if gain[winner] <= 0:
@@ -361,18 +361,14 @@ def _spend_within_sets(curves: Curve, budget: float, sets: Mask, price_guess: fl
         bought: Array = curves.follow(np.exp(log_price)[:, None]) * members
         return bought
 
-    tolerance = _EXACT * budget
+    tolerance = EXACT * budget
     found = falling_root(
         lambda log_price: demand(log_price).sum(-1) - budget,
         np.full(len(members), np.log(price_guess)),
-        reach=16 / min(1 + len(curves), _FINE),  # one query moves the price by about its share in the market
+        reach=16 / min(1 + len(curves), FINE),  # one query moves the price by about its share in the market
         tolerance=tolerance,
     )
-    # Both ends of the bracket are optimal at almost the same price, one above the budget and one below.
-    # Between them utility is concave, so the point on the line between them that spends the budget exactly
-    # is optimal too. Where demand itself jumps (a tent's slope is the price) this divides the jump.
-    over, under = found.at_low, -found.at_high
-    share = np.where(over <= tolerance, 0.0, np.where(under <= tolerance, 1.0, over / (over + under)))
+    share = share_of_high(found, tolerance)
     spent = demand(np.where(share < 1, found.low, found.high))
     if np.any(divided := (share > 0) & (share < 1)):
         between = spent + share[:, None] * (demand(found.high) - spent)
@@ -380,3 +376,14 @@ def _spend_within_sets(curves: Curve, budget: float, sets: Mask, price_guess: fl
     tokens[scarce] = spent
     prices[scarce] = np.exp(found.low + share * (found.high - found.low))
     return tokens, prices, evaluations
+
+
+def share_of_high(found: Bracket, tolerance: float) -> Array:
+    """How far to go from what is bought at the low end of a bracket to what is bought at the high end.
+
+    Both ends are optimal at almost the same price, one above the budget and one below. Between them utility is
+    concave, so the point on the line between them that spends the budget exactly is optimal too. Where demand itself
+    jumps (a tent's slope is the price) this divides the jump.
+    """
+    over, under = found.at_low, -found.at_high
+    return np.where(over <= tolerance, 0.0, np.where(under <= tolerance, 1.0, over / (over + under)))

@@ -25,6 +25,7 @@ below the tangent makes the cap itself the best place, with r = u(cap)/cap.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Self
 
 import numpy as np
@@ -55,6 +56,18 @@ class Curve(ABC):
     def take(self, queries: slice | NDArray[np.intp]) -> Self:
         """The market of these queries only; shared parameters stay shared."""
         return self._with({name: p if p.ndim == 0 else p[queries] for name, p in self._parameters.items()})
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """The market of all queries of `parts`, in order; there must be one."""
+        first = parts[0]
+        if len(parts) == 1:
+            return first
+        every = {
+            name: np.concatenate([np.broadcast_to(part._parameters[name], (len(part),)) for part in parts])
+            for name in first._parameters
+        }
+        return first._with(every)
 
     def capped(self, cap: ArrayLike) -> Self:
         """The same curves where no query may be granted more than `cap`."""
