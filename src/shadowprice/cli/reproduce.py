@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from shadowprice.types import Trace
 
 _SHOWN = 20  # broken lines that are listed one by one
+_OTHER_SPLITS = ("train", "summary", "greedy-code")  # of a set in the package: not evaluated on
 _DESCRIPTION = """\
 The paper's tables and figures on recorded answers: those in the package, or traces of your own model.
 In the package are qwen2.5-coder-1.5b (mathematics) and smollm2 (a tiny model on small tasks). Greedy
@@ -132,7 +133,7 @@ def _read(
         traces, files = _read_files(options.traces, "traces", skip)
         train, train_files = _read_files(options.train, "train", skip)
         return traces, train, files + train_files
-    traces, files = _read_shipped("traces", chosen, lambda split: split not in ("train", "summary"))
+    traces, files = _read_shipped("traces", chosen, lambda split: split not in _OTHER_SPLITS)
     options.model = options.model or traces[0].model
     if chosen != SMALL:  # for the second model
         more, more_files = _read_shipped("traces", SMALL, lambda split: split == "eval")
