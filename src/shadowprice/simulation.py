@@ -16,7 +16,8 @@ from shadowprice.forecast import Predictor, default, predict_all
 from shadowprice.formats.probes import Probe, latest_probe, probes_of
 from shadowprice.formats.traces import read_traces
 from shadowprice.grading.answers import boxes
-from shadowprice.types import Completion, Request, Result, Trace
+from shadowprice.market.anytime import Anytime
+from shadowprice.types import Completion, Forecast, Request, Result, Trace
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Simulation:
     budget: int
     spent: int
     rounds: list[Round]
-    command: str
+    command: str = ""
 
     @property
     def correct(self) -> int:
@@ -67,13 +68,27 @@ def simulate(
     several = len({trace.id for trace in answers}) < len(answers)  # the same id in several datasets
     names = [f"{trace.dataset}/{trace.id}" if several else trace.id for trace in answers]
     requests = [Request(name, trace.prompt) for name, trace in zip(names, answers, strict=True)]
-    probes = [probes_of(trace) for trace in answers]
-    if chosen.landing is not None and not all(0 in each for each in probes):
-        raise InputError("landings can be simulated on probed traces only", fix="record them with collect --probe")
     predictor = forecaster or default()
-    scheduler = make_scheduler(chosen, anytime=getattr(predictor, "anytime", None))
-    scheduler.add(requests, predict_all(predictor, requests))
+    forecast = predict_all(predictor, requests)
     units = parse_budget(budget, len(requests))
+    found = replay(requests, answers, forecast, units, chosen, getattr(predictor, "anytime", None))
+    return replace(found, command=f"{chosen.command(str(budget))} --base-url URL")
+
+
+def replay(
+    requests: Sequence[Request],
+    answers: Sequence[Trace],
+    forecast: Forecast,
+    budget: int,
+    settings: Settings,
+    anytime: Anytime | None = None,
+) -> Simulation:
+    """The same with given forecasts; every request has its own id and one recorded answer."""
+    probes = [probes_of(trace) for trace in answers]
+    if settings.landing is not None and not all(0 in each for each in probes):
+        raise InputError("landings can be simulated on probed traces only", fix="record them with collect --probe")
+    scheduler = make_scheduler(settings, anytime=anytime)
+    scheduler.add(requests, forecast)
 
     def answer(work: Work) -> Completion:
         """An answer that was truncated in the recording generates all that it is granted, and never ends."""
@@ -97,15 +112,10 @@ def simulate(
             return probe is not None and probe.correct
         return bool(answers[work.place].correct)
 
-    outcome = engine.simulate(scheduler, answer, units, correct=correct)
+    outcome = engine.simulate(scheduler, answer, budget, correct=correct)
     found = {result.id: result for result in [*outcome.results, *outcome.rest]}
-    return Simulation(
-        [_graded(found[request.id], trace) for request, trace in zip(requests, answers, strict=True)],
-        units,
-        outcome.spent,
-        list(scheduler.rounds),
-        f"{chosen.command(str(budget))} --base-url URL",
-    )
+    graded = [_graded(found[request.id], trace) for request, trace in zip(requests, answers, strict=True)]
+    return Simulation(graded, budget, outcome.spent, list(scheduler.rounds))
 
 
 def _graded(result: Result, trace: Trace) -> Result:

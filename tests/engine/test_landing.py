@@ -218,3 +218,22 @@ def replace_correct(report, *, correct):
 def test_several_samples_do_not_land():
     with pytest.raises(InputError, match="several samples cannot be combined with landings"):
         make_scheduler(Settings("uniform", samples=2, landing=LANDING))
+
+
+def test_an_answer_that_repeats_itself_is_stopped_and_lands():
+    endless = Model([4000, 200], text="again and again ")
+    found, model, _ = run([4000, 200], 10_000, model=endless)
+    assert [result.outcome for result in found.values()] == ["landed", "finished"]
+    assert max(age for place, age in model.landings if place == 0) < 600
+    varied = Model([2000, 200])
+    varied.completion = _varied(varied.completion)
+    found, *_ = run([2000, 200], 10_000, model=varied)
+    assert [result.outcome for result in found.values()] == ["finished", "finished"]
+
+
+def _varied(completion):
+    def other(work, text, tokens, finish):
+        age = work.so_far.tokens if work.so_far else 0
+        return completion(work, " ".join(str(age + n) for n in range(tokens)), tokens, finish)
+
+    return other

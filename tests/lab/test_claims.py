@@ -89,3 +89,16 @@ def test_without_a_policy_its_claims_are_not_tested(results, pool, gone):
         rows = [{n: v for n, v in row.items() if not n.startswith("gain")} for row in rows]
     before, after = held(results.rows, pool), held(rows, pool)
     assert {after[claim] for claim in before if after[claim] != before[claim]} == {"not tested"}
+
+
+@pytest.mark.parametrize(("gains", "verdict"), [((5, 4, 2, 1), "yes"), ((9, 9, -0.1, 1), "no"), ((4, 3, 2, 1), "no")])
+def test_landings_have_to_gain_where_tokens_are_scarce_and_to_lose_nowhere(results, pool, gains, verdict):
+    claim = one_claim("Landings never lower")
+    assert held(results.rows, pool)[claim] == "not tested"
+    cell = {"table": "landing", "policy": "index", "landing": True}
+    rows = [
+        {**cell, "budget_times_median": times, "gain": gain}
+        for times, gain in zip((0.25, 0.5, 0.75, 1), gains, strict=True)
+    ]
+    rows.append({**cell, "budget_times_median": 2, "gain": 0})
+    assert held([*results.rows, *rows], pool)[claim] == verdict

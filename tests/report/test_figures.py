@@ -22,8 +22,24 @@ def figures(results):
 
 
 def test_every_table_that_can_be_drawn_is_drawn(results):
-    # The shipped traces are of one model, with one answer to each question.
-    assert set(FIGURES) - set(drawn(results.rows)) == {"rollouts", "second_predictor"}
+    # These traces are of one model, with one answer to each question, and were not probed.
+    missing = {"landing", "landing_ages", "rollouts", "second_predictor"}
+    assert set(FIGURES) - set(drawn(results.rows)) == missing
+
+
+def test_landings_are_drawn_with_and_without():
+    cell = {"table": "landing", "stream": "balanced", "accounting": "metered", "policy": "index"}
+    rows = [
+        {**cell, "landing": lands, "budget": budget, "solved": 20.0 + budget / 50 + 5 * lands}
+        for lands in (False, True)
+        for budget in (100, 200)
+    ]
+    rows += [
+        {"table": "landing_ages", "tokens": age, "stopped": stopped, "solved": age / 50}
+        for stopped in ("cut", "landed")
+        for age in (0, 64, 256)
+    ]
+    assert set(drawn(rows)) == {"landing", "landing_ages"}
 
 
 def test_every_axis_has_a_label(figures):

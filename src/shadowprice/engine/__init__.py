@@ -4,6 +4,7 @@ scheduler   what a scheduler is, and what all of them share
 reserved    any policy, cleared in rounds
 metered     serving by index
 landing     any of these, and landings for what they leave without an answer
+loops       answers that repeat themselves
 auto        index where answers can be continued, else expected: the default of `run`
 fixed       the same grant for every request: collecting traces, asking a teacher
 prompts     prompts that state the limit
@@ -27,7 +28,7 @@ from shadowprice.engine.metered import Metered
 from shadowprice.engine.reserved import Reserved
 from shadowprice.engine.scheduler import CanContinue, Scheduler
 from shadowprice.errors import InputError
-from shadowprice.formats.landings import Landing, read_landing
+from shadowprice.formats.landings import LANDINGS, Landing, read_landing
 from shadowprice.market import check_policy
 from shadowprice.market.anytime import Anytime
 
@@ -113,6 +114,8 @@ class Settings:
             words.append(f"--samples {self.samples}")
         if self.max_tokens is not None:
             words.append(f"--max-tokens {self.max_tokens}")
+        if self.landing is not None:
+            words.append(f"--landing {next((name for name, each in LANDINGS.items() if each == self.landing), 'FILE')}")
         return " ".join(words)
 
 
@@ -136,7 +139,12 @@ def _scheduler(settings: Settings, can_continue: CanContinue, anytime: Anytime |
     }  # fmt: skip
     if settings.policy in ("index", "auto"):
         metered = Metered(
-            chunk=settings.chunk, concurrency=settings.concurrency, can_continue=can_continue, anytime=anytime, **common
+            chunk=settings.chunk,
+            concurrency=settings.concurrency,
+            can_continue=can_continue,
+            anytime=anytime,
+            end_loops=settings.landing is not None,  # where texts are simulated too: the lab has lengths only
+            **common,
         )
         return metered if settings.policy == "index" else Auto(metered, Reserved(**common), can_continue)
     return Reserved(

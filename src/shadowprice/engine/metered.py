@@ -34,6 +34,7 @@ from numpy.typing import NDArray
 
 from shadowprice.backends.base import join
 from shadowprice.cost import TOKENS, Rates
+from shadowprice.engine.loops import is_looping
 from shadowprice.engine.scheduler import LARGEST_CHUNK, TRIAL, Batch, CanContinue, Report, Round, Work, flagged, is_over
 from shadowprice.forecast.calibration import recalibrate
 from shadowprice.market.anytime import Anytime
@@ -61,6 +62,7 @@ class Metered:
     can_continue  which answers can be continued from a part of them; None: all
     learn         correct the forecasts by what the run shows
     anytime       what answers are worth that are stopped and asked for; None: nothing
+    end_loops     answers that repeat themselves are not continued
     """
 
     policy = "index"
@@ -76,8 +78,10 @@ class Metered:
         attempts: int = 4,
         rates: Rates = TOKENS,
         anytime: Anytime | None = None,
+        end_loops: bool = False,
     ) -> None:
         self.chunk, self.concurrency, self.learn, self.anytime = chunk, concurrency, learn, anytime
+        self.end_loops = end_loops
         self.rounds: list[Round] = []
         self._batch = Batch(max_tokens, attempts, rates, can_continue=can_continue or (lambda request: True))
         self._lesson = _FIRST_LESSON
@@ -187,6 +191,7 @@ class Metered:
             part = flagged(part, "not_counted")
         answer = join(report.work.so_far, part)
         over = is_over(part, report.work.grant, answer.tokens, batch.cap[place])
+        over |= self.end_loops and is_looping(answer.text)
         continues = batch.continues(place)
         if over or continues is False:
             self._learn_length(place, answer)

@@ -351,6 +351,17 @@ def _index(lab: Lab) -> tuple[str, bool]:
     return f"{measured}; more than half a point below it in {len(behind)} of {len(gains)} cells", not behind
 
 
+def _landing(lab: Lab) -> tuple[str, bool]:
+    rows = [row for row in lab.rows if row["table"] == "landing" and row["policy"] == "index" and row["landing"]]
+    if not rows:
+        raise NotPossible("table landing is left out")
+    gains = {row["budget_times_median"]: float(row["gain"]) for row in rows}
+    scarce = [gain for times, gain in gains.items() if times < 1.5]
+    measured = ", ".join(f"{gain:+.1f} at {times:.2g}" for times, gain in gains.items())
+    held = min(gains.values()) >= -0.05 and float(np.mean(scarce)) >= 3
+    return f"points gained, by budget in median lengths: {measured}", held
+
+
 CLAIMS: list[tuple[str, str, Callable[[Lab], tuple[str, bool]]]] = [
     (
         "When tokens are scarce CLEAR has at least 3 times as many correct answers as uniform",
@@ -376,4 +387,5 @@ CLAIMS: list[tuple[str, str, Callable[[Lab], tuple[str, bool]]]] = [
     ("Policy expected is above CLEAR on average, and nowhere more than 1 point below", "ours", _expected),
     ("In metered accounting CLEAR is not below uniform", "ours", _metering),
     ("In metered accounting the index is nowhere more than half a point below uniform or CLEAR", "ours", _index),
+    ("Landings never lower the result of the index, and add 3 points where tokens are scarce", "ours", _landing),
 ]

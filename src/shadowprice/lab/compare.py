@@ -8,9 +8,9 @@ reserved uniform, for which reclaim would change nothing, since it declines no q
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from shadowprice.lab.streams import draw
 
 Row: TypeAlias = dict[str, Any]
 Cell: TypeAlias = tuple[int, str, Accounting]  # budget per query, policy, accounting
+AnyCell = TypeVar("AnyCell", bound=Hashable)
 
 _RESAMPLES = 1000
 _AT_ONCE = 1 << 22  # weights in memory
@@ -83,7 +84,7 @@ def compare_drawn(
                 found[budget, policy, accounting] = [
                     outcome_of(setup, some, budget * len(some)) for some in drawn.queries
                 ]
-    share = _resampled(drawn, found)
+    share = resampled(drawn, found)
     return [
         {
             **facts,
@@ -132,22 +133,22 @@ def _figures(outcomes: Sequence[Outcome]) -> Row:
 
 
 def _intervals(share: Mapping[Cell, Array], cell: Cell) -> Row:
-    low, high = _range(share[cell])
+    low, high = interval(share[cell])
     row: Row = {"ci_low": low, "ci_high": high}
     uniform: Cell = (cell[0], "uniform", "reserved" if cell[2] == "reclaimed" else cell[2])
     if uniform in share:
-        low, high = _range(share[cell] - share[uniform])
+        low, high = interval(share[cell] - share[uniform])
         row |= {"gain": float(share[cell][0] - share[uniform][0]), "gain_low": low, "gain_high": high}
     return row
 
 
-def _range(values: Array) -> tuple[float, float]:
+def interval(values: Array) -> tuple[float, float]:
     """95% of the resamples; the first value is the observation itself."""
     low, high = np.quantile(values[1:], [0.025, 0.975])
     return float(low), float(high)
 
 
-def _resampled(streams: Drawn, found: Mapping[Cell, Sequence[Outcome]]) -> dict[Cell, Array]:
+def resampled(streams: Drawn, found: Mapping[AnyCell, Sequence[Outcome]]) -> dict[AnyCell, Array]:
     """For every cell the percent correct: as observed, and in each resample; all cells share the resamples."""
     places = streams.places
     distinct, where = np.unique(np.concatenate(places), return_inverse=True)

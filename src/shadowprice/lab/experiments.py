@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from shadowprice.lab import claims, figure_data, sweeps, tables
+from shadowprice.lab import claims, figure_data, landing, sweeps, tables
 from shadowprice.lab.compare import Row
 from shadowprice.lab.config import Lab, NotPossible
 
@@ -91,6 +91,15 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "index": Experiment(
         "The metered index", "Chance of a correct answer per token, at every age, and the price.", figure_data.index
+    ),
+    "landing_ages": Experiment(
+        "Stopped answers", "Every answer stopped at one age: cut, or asked for its final answer.", landing.landing_ages
+    ),
+    "landing": Experiment(
+        "Landing",
+        "Policies with and without landings: answers that would be cut are asked for their final answer. The landing "
+        "oracle knows the first age from which the final answer stays correct.",
+        landing.landing,
     ),
     "waterfall": Experiment(
         "Where the budget went", "From the budget to the tokens of correct answers.", sweeps.waterfall

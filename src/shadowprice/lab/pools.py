@@ -20,6 +20,7 @@ from shadowprice.errors import InputError
 from shadowprice.forecast import Forecaster
 from shadowprice.forecast.splits import folds, question_key
 from shadowprice.forecast.text import TextForecaster
+from shadowprice.market.anytime import Anytime
 from shadowprice.types import Forecast, Request, Trace
 
 Question: TypeAlias = "Sequence[Trace]"  # all answers of one model to it, in the order of their samples
@@ -105,8 +106,16 @@ class Recorded:
 
 @dataclass(frozen=True, eq=False)
 class Pool(Recorded):
+    """With forecasts, and with what its forecaster knows about landings, if anything."""
+
     forecast: Forecast
     forecast_from: str
+    anytime: Anytime | None = None
+
+    def take(self, places: NDArray[np.intp]) -> Pool:
+        """Some of the questions."""
+        questions = [self.questions[place] for place in places]
+        return replace(self, questions=questions, forecast=self.forecast.take(places))
 
 
 def _named_tiers(traces: Sequence[Trace]) -> NDArray[np.intp] | None:
@@ -163,7 +172,8 @@ def make_pool(recorded: Recorded, forecaster: Forecaster | None = None, *, calib
         forecaster = forecaster.adapt([_under(trace, cap) for i in chosen for trace in questions[i]])
         questions = [question for question in questions if question_key(question[0].prompt) not in used]
         about = f"{about}, adapted to {calibrate} questions that are left out"
-    return Pool(model, cap, questions, forecaster.predict(_queries(questions)), about)
+    forecast = forecaster.predict(_queries(questions))
+    return Pool(model, cap, questions, forecast, about, getattr(forecaster, "anytime", None))
 
 
 def trained_without(

@@ -75,6 +75,10 @@ def _lines(rows: Rows, budgets: Sequence[float]) -> list[Line]:
         command = next((row["command"] for _, row in sorted(cells.items()) if row.get("command")), "")
         lines.append(Line(variant.label(), shown, "hindsight" if variant.hindsight else "", command))
     for variant, cells in variants.items():
+        if variant.landing and not variant.hindsight:
+            shown = [_gain(cells.get(budget), None) for budget in budgets]
+            lines.append(Line(f"gain of landing, {variant._replace(landing=False).label()}", shown, "gain"))
+            continue
         uniform = variants.get(Variant("uniform", variant.reclaim)) or variants.get(Variant("uniform"))
         if variant.policy in _GAINS and uniform:
             shown = [_gain(cells.get(budget), uniform.get(budget)) for budget in budgets]

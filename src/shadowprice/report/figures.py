@@ -133,6 +133,17 @@ FIGURES = {
         "(dashed); one whose index starts below the price never starts, even if it would rise later.",
         line_plots.index,
     ),
+    "landing_ages": FigureSpec(
+        "Answers stopped at an age: cut, or asked for their final answer",
+        "Percent correct if every answer is stopped at the same age.",
+        line_plots.landing_ages,
+    ),
+    "landing": FigureSpec(
+        "Landing: answers that would be cut are asked for their final answer",
+        "The oracle pays every answer to its end. The clairvoyant also knows which answers are correct, and with "
+        "landing the first age from which the final answer stays correct. Bands are 95% intervals.",
+        line_plots.landing,
+    ),
     "waterfall": FigureSpec(
         "Where the budget went",
         "From the budget to the tokens of correct answers.",

@@ -27,16 +27,18 @@ _OUTCOMES = {"solved": "correct", "cut": "truncated", "abandoned": "declined"}  
 
 
 class Variant(NamedTuple):
-    """What is compared: a policy, in reserved accounting with or without reclaiming unused tokens."""
+    """What is compared: a policy, in reserved accounting with or without reclaiming unused tokens, and with or
+    without landings."""
 
     policy: str
     reclaim: bool = False
+    landing: bool = False
 
     @classmethod
     def of(cls, row: Row) -> Variant:
         policy, accounting = str(row.get("policy") or ""), row.get("accounting")
         reclaim = accounting == "reclaimed" or (bool(row.get("reclaim")) and accounting != "metered")
-        return cls(_EARLIER_NAMES.get(policy, policy), reclaim)
+        return cls(_EARLIER_NAMES.get(policy, policy), reclaim, bool(row.get("landing")))
 
     @property
     def hindsight(self) -> bool:
@@ -53,6 +55,8 @@ class Variant(NamedTuple):
         parts = [NAMES.get(self.policy, self.policy)]
         if self.reclaim:
             parts.append("reclaim")
+        if self.landing:
+            parts.append("landing")
         if accounting == "metered":
             parts.append(accounting)
         return ", ".join(parts)

@@ -115,6 +115,22 @@ def phase_transition(rows: Rows) -> list[Plot]:
     return per_stream([row for row in rows if row.get("policy") in ("uniform", "clear")], draw)
 
 
+def landing(rows: Rows) -> list[Plot]:
+    """CLEAR without landings is not drawn: it is in the table, and far below."""
+    shown = [row for row in rows if row.get("policy") != "clear" or row.get("landing")]
+    return per_stream(shown, partial(_policies, "budget", "budget, tokens per query"))
+
+
+def landing_ages(rows: Rows) -> list[Plot]:
+    def draw(axes: Axes) -> None:
+        for number, ((stopped,), some) in enumerate(grouped(rows, "stopped").items()):
+            _line(axes, some, "tokens", nth(number), words(stopped))
+        axes.set_xlabel("age at which every answer is stopped, tokens")
+        _percent(axes)
+
+    return [Plot("", draw)]
+
+
 def s_curve(rows: Rows) -> list[Plot]:
     def draw(axes: Axes) -> None:
         for number, ((dataset,), some) in enumerate(grouped(rows, "dataset").items()):

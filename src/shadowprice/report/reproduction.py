@@ -17,7 +17,7 @@ from shadowprice.report.plot import PageFigure, page_figure
 from shadowprice.report.render import definitions, render
 from shadowprice.report.rows import Rows, describe, from_paper, grouped, known, words
 
-_COMPARED = ("main", "second_model", "code_best_of_k", "variants")
+_COMPARED = ("main", "second_model", "code_best_of_k", "variants", "landing")
 
 
 def report(results: Results) -> str:

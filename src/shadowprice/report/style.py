@@ -54,9 +54,10 @@ POLICIES = {
 
 
 def look(variant: Variant) -> Look:
-    """A reclaiming policy has its own marker."""
+    """A policy that reclaims has its own marker, one that lands its own line."""
     found = POLICIES.get(variant.policy, Look(MUTED, "-.", "D"))
-    return replace(found, marker="P") if variant.reclaim else found
+    found = replace(found, marker="P") if variant.reclaim else found
+    return replace(found, dash="--") if variant.landing else found
 
 
 def nth(number: int) -> Look:
