@@ -64,7 +64,7 @@ def scripts(monkeypatch):
         (r"`run --policy clear`", "`run`"),
         (r"(<!-- solved index metered -->)[\d.]+", r"\g<1>99.9"),
         (r"(<!-- meta questions -->)[\d,]+", r"\g<1>2,000"),
-        (r"(\d+) held: ", "15 held: "),
+        (r"(\d+) hold\.", "15 hold."),
     ],
 )
 def test_a_number_in_the_readme_that_was_not_recorded_is_noticed(scripts, there, wrong):
