@@ -280,6 +280,7 @@ class Run:
             causes=dict(tally.causes.most_common()),
             flags=dict(tally.flags),
             stopped=self.progress.stopped,
+            failed=tally.failed,
             lost=lost_to_crashes(self.ledger),
             sandbox=self.sandbox,
             dollars=self.prices.cost(self.ledger.usage) / 10**9 if self.prices else None,

@@ -27,6 +27,7 @@ class Summary:
     causes: dict[str, int]  # of failures, the most frequent first: how many requests each has
     flags: dict[str, int]  # violations by the server, and how often each occurred
     stopped: str  # why the run stopped early; empty if it did not
+    failed: int = 0  # units charged for requests that failed: what they cost is unknown, so their whole grants are
     lost: int = 0  # units charged for what was under way when the run crashed or was cancelled
     sandbox: str = ""  # the level that programs in answers were run at; empty if none were
     dollars: float | None = None  # what `usage` costs; None where prices are unknown
@@ -51,11 +52,14 @@ class Tally:
     flags: Counter[str] = field(default_factory=Counter)
     generated: int = 0
     counted: bool = True
+    failed: int = 0  # units
 
     def add(self, result: Result) -> None:
         self.outcomes[result.outcome] += 1
         self.grades[result.correct] += 1
         self.causes.update(causes_of([result]))
+        if result.outcome == "failed":
+            self.failed += result.cost
         if result.completion is not None:
             self.add_answer(result.completion)
 

@@ -51,6 +51,12 @@ def write(name: str, content: str | bytes) -> str:
     return name
 
 
+def completion(text: str) -> dict:
+    message = {"role": "assistant", "content": text}
+    usage = {"prompt_tokens": 9, "completion_tokens": 9, "total_tokens": 18}
+    return {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}], "usage": usage}
+
+
 class TestTheSameFileForEveryCommand:
     @pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzipped"])
     @pytest.mark.parametrize("name", FORMS)
@@ -75,6 +81,31 @@ class TestTheSameFileForEveryCommand:
         assert [line["body"]["messages"][0]["content"] for line in planned] == ["Say word,\nplease.", "Say bird"]
         assert [line["shadowprice"]["correct"] for line in answers] == [True, False]
         assert [(trace.correct, trace.gold) for trace in traces] == [(True, "word"), (False, "bird")]
+
+    def test_answers_in_sentences_are_graded_by_what_the_correct_ones_look_like(self, inside, capsys):
+        rows = {
+            "What is 2+2?": ("4", "2 + 2 equals 4.", True),
+            "Name the capital of France.": ("Paris", "The capital of France is Paris.", True),
+            "Name the capital of Italy.": ("Rome", "The capital of Italy is Milan.", False),
+            "Is 7 prime?": ("yes", "Yes, it is.", True),
+            "Which one? (A) 3 (B) 4": ("B", "The correct option is (B) 4.", True),
+            "Which one? (A) 4 (B) 5": ("A", "B) 5", False),
+            "What does it cost?": ("18 dollars", "It costs $18.", True),
+            "Which list?": ("[1, 2]", "[1,2]", True),
+        }
+
+        async def answers(request, reply):
+            await reply.json(200, completion(rows[request.body["messages"][-1]["content"]][1]))
+
+        lines = "".join(json.dumps({"question": q, "answer": gold}) + "\n" for q, (gold, *_) in rows.items())
+        with hostile.Server(answers) as server:
+            where = ["--base-url", server.url, "--model", "m", "--policy", "uniform"]
+            assert command("run", write("q.jsonl", lines), "--budget", "2k", "--out", "a.jsonl", *where) == 0
+        graded = [line["shadowprice"]["correct"] for line in read_jsonl(inside / "a.jsonl")]
+        assert graded == [correct for *_, correct in rows.values()]
+        printed = capsys.readouterr()
+        assert "answer -> gold (math, words, choice, numeric)" in printed.err
+        assert "correct    6 of 8 graded" in printed.out
 
     def test_lines_of_text_and_batch_files_have_no_answers(self, server, batch):
         for path in (write("q.txt", "Why?\nHow?\n"), batch([request_line("a"), request_line("b", n=3)])):
@@ -271,7 +302,7 @@ class TestBudgetsAndGold:
     def test_words_are_not_graded_as_mathematics(self, inside, capsys, server):
         path = write("q.csv", "question,answer\nSay word,Word\nSay 1,1\n")
         assert command("run", path, "--budget", "2k", "--base-url", server.url, "--model", "m") == 0
-        assert "answer -> gold (exact, math)" in capsys.readouterr().err
+        assert "answer -> gold (words, math)" in capsys.readouterr().err
         assert [line["shadowprice"]["correct"] for line in read_jsonl(inside / "q.answers.jsonl")] == [True, False]
 
     def test_gold_that_matches_nothing(self, batch, capsys, server):
@@ -395,6 +426,32 @@ class TestFilesOfOtherPrograms:
         assert message in printed
         assert printed.count("\n") == 1
         assert os.listdir(inside) == [name]
+
+    def test_tables_are_found_under_other_names(self, inside, capsys):
+        table = "question,answer\nWhy?,4\nHow?,5\n"
+        for name, content in {
+            "q.tsv": table,
+            "q.txt": table,
+            "semicolons.tsv": table.replace(",", ";"),
+            "ends.csv": table.replace("4", "4,").replace("5", "5,,"),
+        }.items():
+            assert command("plan", write(name, content), "--budget", "2k", "--out", "plan.jsonl", "--force") == 0
+            assert f"2 questions from {name}: question -> prompt, answer -> gold (math)\n" in capsys.readouterr().err
+            asked = [line["body"]["messages"][0]["content"] for line in read_jsonl(inside / "plan.jsonl")]
+            assert asked == ["Why?", "How?"]
+
+    def test_what_is_not_used_is_named_with_the_option_that_would_use_it(self, capsys):
+        record = {"problem": "Why?", "level": 5, "choices": ["a"], "answers": ["4"], "final_answer": "4"}
+        path = write("q.jsonl", json.dumps(record) + "\n")
+        assert command("plan", path, "--budget", "2k") == 0
+        unused = "; not used: level, choices, answers, final_answer (--gold-field final_answer grades with it)\n"
+        assert capsys.readouterr().err.endswith(unused)
+        assert command("plan", path, "--budget", "2k", "--gold-field", "final_answer", "--force") == 0
+        assert capsys.readouterr().err.endswith("final_answer -> gold (math); not used: level, choices, answers\n")
+
+    def test_the_likely_column_is_suggested(self, capsys):
+        assert command("plan", write("q.csv", "Query text,Instruction\n1,Why?\n"), "--budget", "2k") == 2
+        assert "(name the questions with --prompt-field Instruction, or begin" in capsys.readouterr().err
 
     def test_bodies_of_requests_keep_their_limits_and_settings(self, inside, capsys):
         record = {"messages": [{"role": "user", "content": "Why?"}], "max_tokens": 20, "temperature": 0.7, "note": 1}

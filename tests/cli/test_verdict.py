@@ -238,3 +238,39 @@ def test_a_dense_text_that_is_not_counted_is_not_called_more_than_it_is(run, cap
     at_least = int(line.split()[3])
     assert at_least <= server.generated <= 80
     assert "0 of them beyond the budget" in line
+
+
+@pytest.mark.slow
+def test_what_failed_requests_were_charged_is_in_the_summary(run, tmp_path, capsys):
+    async def half(request, reply):
+        if int(request.body["messages"][0]["content"].split()[2]) % 2:
+            await reply.error(500, "CUDA error: out of memory")
+        else:
+            await talks(12)(request, reply)
+
+    with hostile.Server(half) as server:
+        assert run(server.url, "--policy", "uniform", "--no-reclaim") == 3
+    charged = sum(line["shadowprice"]["cost"] for line in read_jsonl(tmp_path / "out.declined.jsonl"))
+    assert charged == 12 * 250
+    stated = f"of 6,000 tokens, of which {charged:,} tokens for failed requests: the server may have generated them; "
+    assert stated in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_server_that_limits_the_rate_is_believed_if_one_says_so(run, capsys):
+    seen = []
+
+    async def limited(request, reply):
+        seen.append(request)
+        if len(seen) % 3:
+            await reply.error(429, "Rate limit reached", **{"Retry-After": "0"})
+        else:
+            await talks(12)(request, reply)
+
+    with hostile.Server(limited) as server:
+        assert run(server.url, "--policy", "uniform", "--no-reclaim") == 3
+        printed = capsys.readouterr().err
+        assert "more than --exposure allows; the last: 429: Rate limit reached; nothing more was sent (" in printed
+        assert "--exposure 100% believes it" in printed
+        assert run(server.url, "--policy", "uniform", "--no-reclaim", "--resume", "--exposure", "100%") == 0
+    assert "answered   24 requests" in capsys.readouterr().out

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from shadowprice.errors import InputError
-from shadowprice.formats.questions import GRADERS, Question, gold_text, read_gold, sha256_of_questions
+from shadowprice.formats.questions import GRADERS, Question, gold_text, read_gold, sha256_of_questions, usual_grader
 from shadowprice.grading import GRADERS as IMPLEMENTED
 
 GOOD = {"custom_id": "a", "gold": "5"}
@@ -49,6 +49,25 @@ def test_numbers_are_ids_and_correct_answers_as_well(questions):
 
 def test_the_correct_answer_of_a_worked_solution_follows_its_mark():
     assert gold_text("48 / 2 = <<48/2=24>>24\nTogether 72.\n#### 72") == "72"
+
+
+GRADER = {
+    "choice": ["B", "(B)", "B.", r"\text{(C)}"],
+    "numeric": ["18 dollars", "$5.50 in all", "-3 degrees", "100,000 people"],
+    "words": [
+        "Paris", "New York", "yes", "True", "H2O", "C++", "Python 3", "COVID-19", "10:30", "2024-01-05", "12th",
+        r"\text{Evelyn}", "The cat sat on the mat.", "all real numbers", "Mary's", "100 km/h",
+    ],
+    "math": [
+        "42", "1,000", "$18", "1/2", "50%", "-3", "3:4", "x", "x = 5", "x^2 + 1", "2x+1", "(1, 2)", "[0, 1]", "{1, 2}",
+        "1 and 2", r"\frac{1}{2}", r"2\pi", "pi", "log 2", "sin(x)", "5 sqrt 2", r"x \in [0, 1]", r"so \boxed{4}",
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("grader", "gold"), [(grader, gold) for grader in GRADER for gold in GRADER[grader]])
+def test_a_correct_answer_is_graded_by_what_it_looks_like(grader, gold):
+    assert usual_grader(gold) == grader
 
 
 def test_a_file_without_lines_is_an_error(questions):

@@ -12,14 +12,14 @@ def test_a_truncated_answer_is_not_correct(kind):
     assert grade(kind, "42", "42", truncated=True) == Grade(False, "truncated")
 
 
-@pytest.mark.parametrize("kind", ["exact", "numeric", "math"])
+@pytest.mark.parametrize("kind", ["exact", "numeric", "math", "words", "choice"])
 def test_an_invalid_gold_grades_nothing(kind):
     found = grade(kind, "42", "  ")
     assert (found.correct, found.reason) == (None, "error")
 
 
 def test_an_unknown_grader_is_an_error_that_lists_the_known():
-    with pytest.raises(InputError, match="known are math, exact, numeric, code"):
+    with pytest.raises(InputError, match="known are math, exact, numeric, code, words, choice"):
         grade("taste", "sweet", "sour")
 
 

@@ -46,8 +46,9 @@ def box(request):
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left_behind(monkeypatch):
+def nothing_is_left_behind(monkeypatch, tmp_path_factory):
     """In a folder for temporary files that other tests do not use at the same time."""
+    tmp_path_factory.getbasetemp()  # before the place of temporary files changes
     place = tempfile.mkdtemp(prefix="sp-", dir="/tmp" if os.path.isdir("/tmp") else None)
     os.chmod(place, 0o755)
     monkeypatch.setattr(tempfile, "tempdir", place)

@@ -98,7 +98,7 @@ def add_input(command: argparse.ArgumentParser, *, graded: bool = False) -> None
         "--prompt-template",
         default="plain",
         metavar="NAME",
-        help="plain, math, code, or a file with {problem} in it: the prompt of a question (default: plain)",
+        help="math, code, none, or a file with {problem} in it: the prompt of a question (default: none)",
     )
     command.add_argument("--system", metavar="TEXT", help="a system message for every request")
     fields = {"prompt": "the questions", "gold": "the correct answers", "id": "the ids"}
@@ -106,7 +106,10 @@ def add_input(command: argparse.ArgumentParser, *, graded: bool = False) -> None
         command.add_argument(f"--{name}-field", metavar="NAME", help=f"the column or field of {what}")
     if graded:
         command.add_argument(
-            "--grader", metavar="NAME", help="math, exact, numeric or code (default: exact for words, else math)"
+            "--grader",
+            metavar="NAME",
+            help="math, words, choice (the letter of one), numeric, exact or code (default: by what the correct answer "
+            "looks like)",
         )
 
 

@@ -34,6 +34,8 @@ def verdict(run: Run, summary: Summary, *, out: str, errors: str, folder: str) -
         where = where_programs_ran(summary.sandbox)
         rows.append(f"  correct    {summary.correct:,} of {summary.graded:,} graded{where}")
     spent = show_spent(summary.spent, summary.budget, rates)
+    if summary.failed:
+        spent += f", of which {show(summary.failed, rates)} for failed requests: the server may have generated them"
     rows.append(f"  spent      {spent}{show_beside(summary.usage, rates, run.prices)}; the account is in {folder}")
     if summary.lost:
         rows.append(f"  lost       {lost_in_words(summary.lost, rates)}")

@@ -9,6 +9,7 @@ _EMPTY = r"insufficient_quota|your (current )?quota|: 402\b"
 _MODEL = r"model_not_found|: 404\b|no model\b|(invalid|unknown) model|\bmodel\b.{0,80}not (exist|found)"
 # The first pattern that is found in `code: message` counts. Changing a request makes it a new run.
 _FIXES = [
+    (r"--exposure allows", f"if that is so, --exposure 100% believes it, and a smaller --concurrency helps; {_AGAIN}"),
     (_EMPTY, f"the account is empty: add credit, or use another key; {_AGAIN}"),
     (r": 40[13]\b|api.key", f"check the key in $OPENAI_API_KEY and its permissions; {_AGAIN}"),
     (_MODEL, f"check --model and --base-url; {_AGAIN}"),

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
@@ -34,13 +35,21 @@ __all__ = ["Fields", "Input", "read_input"]
 PROMPTS = ("question", "prompt", "problem", "input", "messages")
 GOLDS = ("gold", "answer", "target")
 IDS = ("custom_id", "id")
+_BESIDE = ("grader", "dataset")
 _BATCH = ("body", "custom_id", "method", "url")
 # Fields beside `messages` that belong to the request, if lines are the bodies of requests.
 _SETTINGS = (
     "model", *LIMIT_FIELDS, "n", "temperature", "top_p", "stop", "seed", "presence_penalty", "frequency_penalty",
     "reasoning_effort", "response_format", "tools", "tool_choice",
 )  # fmt: skip
+# Names that often stand for the question or the correct answer, and too often for something else: only suggested.
+_LIKE_PROMPTS = ("instruction", "query", "text", "task", "user", "content", "request", "sentence", "q")
+_LIKE_GOLDS = (
+    "final_answer", "correct_answer", "expected_answer", "ground_truth", "answerkey", "answer_key", "expected",
+    "expected_output", "reference", "ideal", "solution", "answers", "correct", "label", "output", "response", "a",
+)  # fmt: skip
 _LISTED = 12  # columns named in an error
+_UNUSED = 5  # fields named that are not used
 
 
 @dataclass(frozen=True)
@@ -176,6 +185,8 @@ class _Columns:
     prompt: str
     gold: str | None
     id: str | None
+    others: tuple[str, ...] = ()  # fields of the first row that are not used
+    like_gold: str | None = None  # the one of them that looks like the correct answers, if there are none
 
     @classmethod
     def of(cls, row: Mapping[str, Any], fields: Fields, label: str, *, line: int | None) -> _Columns:
@@ -185,7 +196,7 @@ class _Columns:
 
         def find(given: str | None, usual: tuple[str, ...], option: str) -> str | None:
             if given is None:
-                return next((names[name] for name in usual if name in names), None)
+                return _first_of(usual, names)
             if given.strip().casefold() not in names:
                 problem = f"no {what} is called {given!r}: there are {there}"
                 raise InputError(problem, path=label, line=line, fix=f"name one of them with {option}")
@@ -198,7 +209,11 @@ class _Columns:
         if not fields.prompt and prompt == names.get("input") and "instruction" in names:
             problem = "has instruction and input: the question is in two places"
             raise InputError(problem, path=label, line=line, fix="join them, or name one with --prompt-field NAME")
-        return cls(prompt, find(fields.gold, GOLDS, "--gold-field"), find(fields.id, IDS, "--id-field"))
+        gold, name = find(fields.gold, GOLDS, "--gold-field"), find(fields.id, IDS, "--id-field")
+        used = {prompt, gold, name, *_BESIDE, *(_SETTINGS if prompt == "messages" else ())}
+        others = {each: names[each] for each in names if each and names[each] not in used}
+        texts = {each: there for each, there in others.items() if isinstance(row[there], str | int | float)}
+        return cls(prompt, gold, name, tuple(others.values()), None if gold else _first_of(_LIKE_GOLDS, texts))
 
     def in_words(self, form: str, questions: list[Question]) -> str:
         """`question -> prompt, answer -> gold (math)`."""
@@ -210,7 +225,15 @@ class _Columns:
         settings = dict.fromkeys(name for each in questions for name in each.body or () if name != "messages")
         if settings:
             found += f", {', '.join(settings)} -> request"
-        return found + (f", {self.id} -> id" if self.id else "")
+        return found + (f", {self.id} -> id" if self.id else "") + self._unused()
+
+    def _unused(self) -> str:
+        """What the file has besides, with the option that uses it as the correct answers if it looks like them."""
+        if not self.others:
+            return ""
+        more = ", ..." if len(self.others) > _UNUSED else ""
+        hint = f" (--gold-field {shlex.quote(self.like_gold)} grades with it)" if self.like_gold else ""
+        return f"; not used: {', '.join(self.others[:_UNUSED])}{more}{hint}"
 
 
 def _questions(rows: Iterator[Row], columns: _Columns, grader: str | None, label: str) -> Iterator[Question]:
@@ -288,7 +311,8 @@ def _way_to_questions(row: Mapping[str, Any], *, tabular: bool) -> str:
         if isinstance(inner, dict) and any(each in PROMPTS for each in _names(inner)):
             path = f".{name}[]" if inner is not value else f". + .{name}"
             return f"they are inside {name}: jq -c '{path}' OLD > NEW.jsonl"
-    fix = "name the questions with --prompt-field NAME"
+    like = _first_of(_LIKE_PROMPTS, _names(row))
+    fix = f"name the questions with --prompt-field {shlex.quote(like or 'NAME')}"
     return f"{fix}, or begin with a line of column names" if tabular else fix
 
 
@@ -301,6 +325,11 @@ def _made_id(question: Question, seen: set[str]) -> str:
         number += 1
         made = f"{name}-{number}"
     return made
+
+
+def _first_of(wanted: Iterable[str], names: Mapping[str, str]) -> str | None:
+    """The first name that is found, as it is written."""
+    return next((names[name] for name in wanted if name in names), None)
 
 
 def _names(record: Mapping[str, Any]) -> dict[str, str]:

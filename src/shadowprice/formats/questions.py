@@ -15,8 +15,19 @@ from shadowprice.errors import InputError
 from shadowprice.formats.jsonl import located, read_objects
 
 # Names of the graders of `shadowprice.grading`.
-GRADERS = ("math", "exact", "numeric", "code")
-_WORDS = re.compile(r"[^\W\d_]{2,}(?:[\s'’.,-]+[^\W\d_]+)*[.!]?")  # a name, a word or a sentence
+GRADERS = ("math", "exact", "numeric", "code", "words", "choice")
+# What correct answers look like that are not mathematics.
+_CHOICE = re.compile(r"\(?(?:\\text\{\(?)?[A-J]\)?\}?[).]?")  # B, (B) or B.
+_QUANTITY = re.compile(r"-?[$€£¥]? ?-?\d[\d,]*(?:\.\d+)?(?: [^\W\d_]{2,}\.?){1,3}")  # 18 dollars
+_TIME = re.compile(r"\d{1,2}:\d\d(?::\d\d)?|\d{4}-\d\d-\d\d")
+_WORDS = re.compile(r"(?=.*(?:[^\W\d_]{2}|[A-Z][\d+#]))[\w\s'’\"“”.,;:!?&/+#()-]*", re.DOTALL)
+_TEXT = re.compile(r"\\(?:text|textbf|mathrm)\{([^{}\\]*)\}")
+# And what shows that it is: names of functions, operators between numbers, numbers in a row.
+_MATHEMATICS = re.compile(
+    r"\b(?:arc|a)?(?:sin|cos|tan|cot|sec|csc)h?\b|\b(?:sqrt|log|ln|exp|pi|infinity|inf|mod|gcd|lcm)\b"
+    r"|[\d)] ?[+/*-] ?[\d(]|\d,? (?:and|or) -?\d",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True)
@@ -47,13 +58,21 @@ def gold_text(value: Any, name: str | None = "gold") -> str:
     if value is None:
         return ""
     if not isinstance(value, str | int | float):
-        raise InputError(f"{name} is {value!r:.40}", fix="give a text or a number")
+        raise InputError(f"{name} is {value!r:.40}", fix="give a text or a number; --gold-field names another field")
     return str(value).rpartition("####")[2].strip()
 
 
 def usual_grader(gold: str) -> str:
-    """The grader of a correct answer that names none: words are compared as text, everything else as mathematics."""
-    return "exact" if _WORDS.fullmatch(gold) else "math"
+    """The grader of a correct answer that names none: by what it looks like, or else `math`."""
+    if _CHOICE.fullmatch(gold):
+        return "choice"
+    if _TIME.fullmatch(gold):
+        return "words"
+    if _MATHEMATICS.search(gold):
+        return "math"
+    if _QUANTITY.fullmatch(gold):
+        return "numeric"
+    return "words" if _WORDS.fullmatch(_TEXT.sub(r"\1", gold)) else "math"
 
 
 def read_gold(path: str | os.PathLike[str]) -> Gold:

@@ -44,7 +44,9 @@ def form_of(path: str, label: str, known: Collection[str]) -> Form:
     start = _SEPARATOR.sub("", head.lstrip(), count=1)
     if _ARRAY.match(start) or (start[:1] == "[" and _FORMS.get(extension) == "json"):
         raise InputError("is a JSON array, not lines", path=label, fix="one object a line: jq -c '.[]' OLD > NEW.jsonl")
-    if extension in _FORMS and not (extension == ".txt" and _is_json_line(start)):
+    if extension == ".txt" and (_is_json_line(start) or _is_table(start, known)):
+        extension = ""  # the content decides
+    if extension in _FORMS:
         return _FORMS[extension]
     if start[:1] == "{":
         return "json"
@@ -80,8 +82,7 @@ def _csv_rows(text: str, label: str, known: Collection[str]) -> Iterator[Row]:
         except StopIteration:
             return
         except csv.Error as error:
-            fix = 'quote fields that hold a comma, a quote or a line break, and write " as ""'
-            raise InputError(f"not CSV: {error}", path=label, line=first_line, fix=fix) from None
+            raise InputError(f"not CSV: {_in_words(error)}", path=label, line=first_line, fix=_QUOTES) from None
         number, first_line = first_line, before + reader.line_num + 1
         if not any(field.strip() for field in fields):
             continue
@@ -91,11 +92,22 @@ def _csv_rows(text: str, label: str, known: Collection[str]) -> Iterator[Row]:
                 _check_header(header, known, label, number)
                 continue
             header = ["question"]  # one column of questions needs no header
+        while len(fields) > len(header) and not fields[-1].strip():  # delimiters at the end of lines
+            fields.pop()
         if len(fields) != len(header):
             problem = f"{len(fields)} field{'' if len(fields) == 1 else 's'}, and the header has {len(header)}"
             fix = f"quote fields that hold {delimiter!r} or a line break"
             raise InputError(problem, path=label, line=number, fix=fix)
         yield number, dict(zip(header, fields, strict=True))
+
+
+_QUOTES = 'quote fields that hold a comma, a quote or a line break, and write " as ""'
+
+
+def _in_words(error: csv.Error) -> str:
+    if "expected after" in str(error):
+        return "text follows a closing quote"
+    return "a quote is never closed" if "unexpected end" in str(error) else str(error)
 
 
 def _check_header(header: list[str], known: Collection[str], label: str, number: int) -> None:
@@ -106,14 +118,13 @@ def _check_header(header: list[str], known: Collection[str], label: str, number:
 
 
 def _delimiter(text: str, extension: str, known: Collection[str]) -> str:
-    """A tab by the name of the file; else the one with a known name in the header, or with the most columns."""
-    if extension in _TABS:
-        return "\t"
+    """The one with a known name in the header, or else a tab by the name of the file, or with the most columns."""
 
-    def worth(delimiter: str) -> tuple[bool, int]:
+    def worth(delimiter: str) -> tuple[bool, bool, int]:
         names = _header(text, delimiter)
         found = any(name in known for name in names)
-        return found, len(names) if found or delimiter != "|" else 0  # a question may have a | in it
+        by_name = delimiter == "\t" and extension in _TABS
+        return found, by_name, len(names) if found or delimiter != "|" else 0  # a question may have a | in it
 
     return max(_DELIMITERS, key=worth)  # the first of equals
 
@@ -130,6 +141,12 @@ def _name(field: str) -> str:
 
 def _extension(label: str) -> str:
     return os.path.splitext(label.lower().removesuffix(".gz"))[1]
+
+
+def _is_table(text: str, known: Collection[str]) -> bool:
+    """Whether text begins with a line of two or more column names, one of them known: no question does."""
+    names = _header(text, _delimiter(text, "", known))
+    return len(names) > 1 and any(name in known for name in names) and all(map(_A_NAME.fullmatch, names))
 
 
 def _is_json_line(text: str) -> bool:

@@ -2,10 +2,12 @@
 
     grade("math", r"... so \\boxed{\\frac12}", "0.5")
     grade("numeric", "That makes $1,234.", "1234")
+    grade("words", "The capital of France is Paris.", "Paris")
+    grade("choice", "The answer is (B).", "B")
     grade("exact", "**Paris.**", "Paris")
     grade("code", completion, tests, prompt=prompt, entry_point="f")
 
-Each grader has its own options: see `grade_math`, `grade_exact`, `grade_numeric` and
+Each grader has its own options: see `grade_math`, `grade_words`, `grade_choice`, `grade_exact`, `grade_numeric` and
 `grade_code`. `math` needs the extra `[math]`. Graders block; call them in threads from async code.
 """
 
@@ -20,6 +22,7 @@ from shadowprice.grading.grades import Grade, Reason
 from shadowprice.grading.levels import Limits, check_code_grading, sandbox
 from shadowprice.grading.mathematics import MathPool, grade_math
 from shadowprice.grading.programs import grade_code
+from shadowprice.grading.words import grade_choice, grade_words
 
 __all__ = [
     "GRADERS",
@@ -29,10 +32,12 @@ __all__ = [
     "Reason",
     "check_code_grading",
     "grade",
+    "grade_choice",
     "grade_code",
     "grade_exact",
     "grade_math",
     "grade_numeric",
+    "grade_words",
     "sandbox",
 ]
 
@@ -41,6 +46,8 @@ GRADERS: dict[str, Callable[..., Grade]] = {
     "exact": grade_exact,
     "numeric": grade_numeric,
     "code": grade_code,
+    "words": grade_words,
+    "choice": grade_choice,
 }
 
 

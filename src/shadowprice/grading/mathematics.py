@@ -159,7 +159,8 @@ def grade_math(answer: str, gold: str, *, seconds: float = 10.0, pool: MathPool 
     """Correct if math-verify finds the final answer equal to the gold.
 
     The final answer is the last `\\boxed{}` (boxes joined by "and" or a comma are one list), else
-    what the text announces, else what math-verify finds in its last 10,000 characters.
+    what the text announces, else what math-verify finds in its last 10,000 characters. That finds no
+    formula without dollar signs and no list, so that a short answer is then read as a formula itself.
     """
     if importlib.util.find_spec("math_verify") is None:
         raise MissingExtra("math", "grading mathematics")
@@ -167,7 +168,7 @@ def grade_math(answer: str, gold: str, *, seconds: float = 10.0, pool: MathPool 
         return Grade(None, "error", "the gold is empty")
     if not answer.strip():
         return Grade(False, "no_answer")
-    cut = ""
+    cut, short = "", ""
     wanted = boxes(gold) or gold.strip()
     if len(wanted) > _LONGEST:
         return Grade(None, "error", f"the gold has more than {_LONGEST} characters")
@@ -181,14 +182,33 @@ def grade_math(answer: str, gold: str, *, seconds: float = 10.0, pool: MathPool 
             return Grade(True, "correct")
         shown = _boxed(box)
     else:
-        final = announced(answer)
-        if final is not None and _squeezed(final) == _squeezed(wanted):
+        final = announced(answer) or answer
+        if _squeezed(final) == _squeezed(wanted):
             return Grade(True, "correct")
+        short = _formula(final)
         shown = plain_characters(answer[-_LONGEST:])
         if len(answer) > _LONGEST:
             cut = f"cut to the last {_LONGEST} of {len(answer)} characters"
-    grade = (pool or _shared_pool()).check(shown, _boxed(wanted), seconds)
+    pool = pool or _shared_pool()
+    grade = pool.check(shown, _boxed(wanted), seconds)
+    if not grade.correct and short and (grade.reason == "no_answer" or "," in wanted):
+        again = pool.check(_boxed(short), _boxed(wanted), seconds)
+        grade = again if again.correct else grade
     return Grade(grade.correct, grade.reason, "; ".join(filter(None, (grade.detail, cut))))
+
+
+_LEAD = re.compile(r".*(?:\b(?:is|are|equals)\b|[:=])\s*(?=\S)", re.DOTALL)
+_SHORT = 200  # characters of an answer that may be a formula
+
+
+def _formula(answer: str) -> str:
+    """The formula that a short answer states: `[0,1]` in "The interval is [0,1]."; empty if it has other words."""
+    answer = answer.strip()
+    if len(answer) > _SHORT or "\n" in answer:
+        return ""
+    stated = _LEAD.sub("", answer, count=1).rstrip(". ")
+    stated = re.sub(r",? and ", ", ", stated)
+    return "" if re.search(r"(?<!\\)\b[A-Za-z]{3,}\b", stated) else stated
 
 
 # What math-verify misreads: 15,000\,\text{cm} as the set of 15 and 0, 15\,000 as a product, and
