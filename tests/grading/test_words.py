@@ -38,6 +38,7 @@ CHOICES = [
     ("B. Rome", "(B)", True),
     ("b", "B", None),
     ("The answer is b.", "B", True),
+    ("The answer is a bit unclear.", "A", None),
     ("The answer is (B) 4.", "B.", True),
     ("Answer: **B. Mitochondria**", "B", True),
     (r"\boxed{B}", "B", True),

@@ -79,7 +79,7 @@ def test_without_forecasts_they_are_only_bounded(place):
     place.save(done=True)
     assert of(place).likely is None
     text = Page(run_report(place.path)).words
-    assert "would have bought at least 1 finished answers; this run has 1." in text
+    assert "would have bought at least 1 finished answer; this run has 1." in text
     assert "may have bought up to 2." in text
 
 

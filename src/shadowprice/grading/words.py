@@ -64,9 +64,8 @@ def _chosen(answer: str) -> str | None:
     final = announced(answer)
     if final is not None:
         plain = final.replace("\\text", "").replace("\\mathrm", "").replace("{", "(").replace("}", ")")
-        alone = re.match(_LETTER.replace("[A-Z]", "[A-Za-z]"), plain)
-        if alone:
-            return alone[1].upper()
+        if alone := re.match(rf"{_LETTER}|[\W_]*([a-z])[\W_]*(?:$|[).:,])", plain):
+            return (alone[1] or alone[2]).upper()
         answer = final
     text = answer[-_LONGEST:]
     if found := _START.match(text.strip()):
