@@ -3,7 +3,6 @@ from datetime import UTC, datetime
 import pytest
 
 from shadowprice.accounts.windows import Window, parse_account
-from shadowprice.cost import Rates
 from shadowprice.errors import InputError
 
 
@@ -60,9 +59,10 @@ class TestABudget:
         assert account.name == f"search {window}"
 
     def test_in_money(self):
-        assert parse_account("all", "$5/month", Rates.dollars(1, 2)).limit == 5 * 10**9
+        account = parse_account("all", "$5/month")
+        assert (account.limit, account.money, account.name) == (5 * 10**9, True, "all month dollars")
 
-    @pytest.mark.parametrize("text", ["", "/day", "1M/week", "1M/day/day", "-5", "2000 rolling", "1M/query", "$5"])
+    @pytest.mark.parametrize("text", ["", "/day", "1M/week", "1M/day/day", "-5", "2000 rolling", "1M/query", "$", "5$"])
     def test_that_is_invalid_is_one_line(self, text):
         with pytest.raises(InputError, match=r"^budget.*\(.*\)$"):
             parse_account("all", text)

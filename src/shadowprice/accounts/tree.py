@@ -25,18 +25,18 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from shadowprice.accounts.counters import CELLS, Counters
 from shadowprice.accounts.owner import Granted, Owner, Want
 from shadowprice.accounts.windows import Account
 from shadowprice.errors import LedgerError
 
-__all__ = ["Balance", "Reservation", "Tree"]
+__all__ = ["Balance", "Reservation", "Tree", "Units"]
 
 _BLOCKS = 64  # a block is this part of a limit
 
@@ -56,9 +56,12 @@ class _Block:
     free: int = 0  # available at the owner when it was last asked
 
 
+Units: TypeAlias = int | Sequence[int]  # the same in every account of a path, or one number for each
+
+
 @dataclass(slots=True, eq=False)
 class Reservation:
-    units: int
+    units: tuple[int, ...]  # in each account of its path
     blocks: tuple[_Block, ...]
     ended: bool = False
 
@@ -103,34 +106,33 @@ class Tree:
 
     # --- reserving -----------------------------------------------------------------------------
 
-    def reserve(self, path: Sequence[Account], units: int) -> Reservation:
+    def reserve(self, path: Sequence[Account], units: Units) -> Reservation:
         """Units from every account of the path; raises Shortage if one has too few. Waits for the disk if need be."""
         while (found := self.reserve_held(path, units)) is None:
             wants = self.wants(path, units)
             self.add(wants, self.owner.lease(self.worker, wants))
         return found
 
-    def reserve_held(self, path: Sequence[Account], units: int) -> Reservation | None:
+    def reserve_held(self, path: Sequence[Account], units: Units) -> Reservation | None:
         """The same from blocks that this process holds; None: they do not suffice."""
-        if units < 0:
-            raise LedgerError(f"a reservation of {units} units")
+        each = _each(units, len(path))
         now = self.clock()
         blocks = tuple(self._block(account, now) for account in path)
-        if any(block.units - block.used < units for block in blocks):
+        if any(block.units - block.used < some for block, some in zip(blocks, each, strict=True)):
             return None
-        for block in blocks:
-            self._use(block, units)
+        for block, some in zip(blocks, each, strict=True):
+            self._use(block, some)
             block.open += 1
-            block.reserved += units
-        return Reservation(units, blocks)
+            block.reserved += some
+        return Reservation(each, blocks)
 
-    def wants(self, path: Sequence[Account], units: int) -> list[Want]:
+    def wants(self, path: Sequence[Account], units: Units) -> list[Want]:
         """The blocks to lease before so many units can be reserved."""
         now = self.clock()
         found = []
-        for account in path:
+        for account, some in zip(path, _each(units, len(path)), strict=True):
             block = self._block(account, now)
-            if (need := units - (block.units - block.used)) > 0:
+            if (need := some - (block.units - block.used)) > 0:
                 like = max(need, account.limit // _BLOCKS)
                 first = account.window.first(block.slot)
                 found.append(Want(account.name, account.limit, block.slot, first, need, like, block.cell))
@@ -145,30 +147,29 @@ class Tree:
 
     # --- ending --------------------------------------------------------------------------------
 
-    def settle(self, reservation: Reservation, units: int) -> None:
+    def settle(self, reservation: Reservation, units: Units) -> None:
         """Ends a reservation with what it cost, which may be more than was reserved."""
         if reservation.ended:
             raise LedgerError("the reservation has ended")
-        if units < 0:
-            raise LedgerError(f"a cost of {units} units")
+        each = _each(units, len(reservation.blocks))
         reservation.ended = True
-        for block in reservation.blocks:
-            more = units - reservation.units
-            self._cover(block, more)
-            self._use(block, more)
+        for block, cost, reserved in zip(reservation.blocks, each, reservation.units, strict=True):
+            self._cover(block, cost - reserved)
+            self._use(block, cost - reserved)
             block.open -= 1
-            block.reserved -= reservation.units
+            block.reserved -= reserved
 
     def void(self, reservation: Reservation) -> None:
         """Ends a reservation of which nothing was used."""
         self.settle(reservation, 0)
 
-    def charge(self, path: Sequence[Account], units: int) -> None:
+    def charge(self, path: Sequence[Account], units: Units) -> None:
         """Charges units that were never reserved, even beyond the limits."""
         now = self.clock()
-        for block in [self._block(account, now) for account in path]:
-            self._cover(block, units)
-            self._use(block, units)
+        for account, some in zip(path, _each(units, len(path)), strict=True):
+            block = self._block(account, now)
+            self._cover(block, some)
+            self._use(block, some)
 
     def _cover(self, block: _Block, more: int) -> None:
         """Makes room for units that were used, available or not: on the disk before the cell counts them."""
@@ -189,6 +190,9 @@ class Tree:
 
     def _block(self, account: Account, now: float) -> _Block:
         block = self._blocks.get(account.name)
+        if block and block.account is not account:  # its limit may have changed
+            block.free += account.limit - block.account.limit
+            block.account = account
         if block and (not block.bounds or block.bounds[0] <= now < block.bounds[1]):
             return block
         slot = account.window.slot(now)
@@ -207,9 +211,12 @@ class Tree:
         self._blocks[account.name] = block
         return block
 
-    def trim(self) -> None:
-        """Returns what this process does not need: of past windows, and what others want. Call it now and then."""
-        wanted = self.owner.wanted()
+    def trim(self, wanted: Collection[str] | None = None) -> None:
+        """Returns what this process does not need: of past windows, and what others want. Call it now and then.
+
+        wanted  what `owner.wanted` has returned, if it was asked in another thread
+        """
+        wanted = self.owner.wanted() if wanted is None else wanted
         now = self.clock()
         parts = []
         for block in self._every():
@@ -245,6 +252,10 @@ class Tree:
         block = self._block(account, self.clock())
         return max(0, block.free) + block.units - block.used
 
+    def reserved(self, account: Account) -> int:
+        """Units of open reservations of this process, in the current window."""
+        return self._block(account, self.clock()).reserved
+
     def balance(self, account: Account) -> Balance:
         """As the owner knows it."""
         block = self._block(account, self.clock())
@@ -259,3 +270,10 @@ class Tree:
             self.owner.give_back(self.worker, [(b.account.name, b.slot, b.units - b.used, True) for b in self._every()])
         finally:
             self._counters.remove()
+
+
+def _each(units: Units, accounts: int) -> tuple[int, ...]:
+    each = (units,) * accounts if isinstance(units, int) else tuple(units)
+    if min(each, default=0) < 0:
+        raise LedgerError(f"{min(each)} units: less than nothing")
+    return each

@@ -3,6 +3,7 @@
     2000                 total: never refills
     1M/day               calendar, in UTC: refills at midnight; also minute, hour, month
     1M/day rolling       what any 24 hours may use
+    $5/day               the same in money, in nano-dollars
 
 A window is counted in slots. A calendar window is one slot. A rolling one is the current slot and the 60 before it,
 each a sixtieth of its length, so that any span of its length is within them: units are available again up to a
@@ -24,6 +25,7 @@ __all__ = ["Account", "Window", "parse_account"]
 _SECONDS = {"minute": 60, "hour": 3600, "day": 86400}
 _PARTS = 60  # slots of a rolling window
 _ROLLING_MONTH = 30 * 86400
+_MONEY = Rates.dollars(1, 1)  # any rates: they say that budgets are in nano-dollars
 _SYNTAX = re.compile(r"(.*?)(?:/\s*(minute|hour|day|month))?(?:\s+(rolling))?", re.DOTALL)
 
 
@@ -84,10 +86,15 @@ class Account:
     name: str
     limit: int
     window: Window = Window()
+    money: bool = False  # units are nano-dollars, not tokens
 
 
-def parse_account(owner: str, budget: str, rates: Rates = TOKENS) -> Account:
-    """The account of `owner` with a budget such as `1M/day`; its name contains both, so that each window is its own."""
+def parse_account(owner: str, budget: str) -> Account:
+    """The account of `owner` with a budget such as `1M/day` or `$5/month`.
+
+    Its name has the owner, the window and the unit, so that each budget is counted on its own.
+    """
+    money = budget.lstrip().startswith("$")
     match = _SYNTAX.fullmatch(budget.strip())
     amount, period, rolling = match.groups() if match else (budget, None, None)
     if rolling and not period:
@@ -95,4 +102,5 @@ def parse_account(owner: str, budget: str, rates: Rates = TOKENS) -> Account:
     if "/" in amount:
         raise InputError(f"budget {budget!r:.60} has an unknown window", fix="write it as 2000, 1M/day or $5/month")
     window = Window(period or "", bool(rolling))
-    return Account(f"{owner} {window}", parse_budget(amount, 1, rates), window)
+    limit = parse_budget(amount, 1, _MONEY if money else TOKENS)
+    return Account(f"{owner} {window}{' dollars' if money else ''}", limit, window, money)

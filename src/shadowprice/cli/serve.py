@@ -1,12 +1,20 @@
-"""`shadowprice serve`: an endpoint with a budget in front of any OpenAI-compatible server."""
+"""`shadowprice serve`: an endpoint with budgets in front of OpenAI-compatible servers."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import signal
-from contextlib import ExitStack
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+import uuid
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,16 +25,22 @@ from shadowprice.errors import InputError
 
 if TYPE_CHECKING:
     from shadowprice.accounts.owner import Owner
-    from shadowprice.gateway.server import Settings
+    from shadowprice.gateway.config import Config
 
 _DESCRIPTION = """\
 An endpoint in front of an OpenAI-compatible server: change the base URL of a client, and nothing else.
-Every request is granted tokens, or declined with status 402, before anything is sent; the budget is never exceeded.
+Every request buys tokens at a posted price, or is declined with status 402, before anything is sent. The price moves
+so that a window's budget lasts until the window ends; no budget is ever exceeded.
 """
 _EPILOG = """\
+  shadowprice serve --local --budget 20k/hour                       the embedded model
+  shadowprice serve --upstream http://127.0.0.1:8000/v1 --budget 1M/day
+  shadowprice serve --config gateway.toml                           several models, teams, keys, budgets in money
+
 The key of the upstream is $OPENAI_API_KEY; without it the client's own is passed on. $SHADOWPRICE_ADMIN_KEY opens
-GET /admin/budgets and POST /admin/drain. Several gateways may share a ledger.
+the dashboard (/admin) and the admin endpoints. Several gateways may share a ledger. docs/gateway.md has the rest.
 """
+_LEDGER = ".shadowprice-gateway"
 
 
 def add(commands: Commands) -> None:
@@ -34,63 +48,125 @@ def add(commands: Commands) -> None:
     where = command.add_mutually_exclusive_group(required=True)
     where.add_argument("--upstream", metavar="URL", help="the server, as http://127.0.0.1:8000/v1")
     where.add_argument("--local", action="store_true", help="the embedded model, on this machine")
+    where.add_argument("--config", metavar="FILE", help="routes, teams, tenants and budgets: gateway.toml")
+    where.add_argument("--new-key", action="store_true", help="print a key for a tenant, and its SHA-256, and exit")
     command.add_argument(
         "--budget",
-        required=True,
         action="append",
-        help="output tokens: 2000 in all, 1M/day (or minute, hour, month), '1M/day rolling'; can be repeated",
+        help="output tokens: 2000 in all, 1M/day (or minute, hour, month), '1M/day rolling'; or money, $5/day, with "
+        "--rate-in and --rate-out; can be repeated",
     )
-    command.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
-    command.add_argument("--port", type=int, default=8080, help="port to listen on, 0: any (default: 8080)")
-    command.add_argument("--max-tokens", type=int, default=4096, metavar="N", help="of an answer (default: 4096)")
-    command.add_argument(
-        "--price", type=float, default=0.0, help="correct answers that a token must buy, as 0.001 (default: 0)"
-    )
-    command.add_argument(
-        "--ledger",
-        default=".shadowprice-gateway",
-        metavar="PLACE",
-        help="a folder, or postgresql://... (default: .shadowprice-gateway)",
-    )
-    command.add_argument("--mode", choices=("enforce", "shadow"), default="enforce", help="shadow: only report")
+    command.add_argument("--host", help="address to listen on (default: 127.0.0.1)")
+    command.add_argument("--port", type=int, help="port to listen on, 0: any (default: 8080)")
+    command.add_argument("--workers", type=int, metavar="N", help="processes that share the port (default: 1)")
+    command.add_argument("--max-tokens", type=int, metavar="N", help="of an answer (default: 4096)")
+    command.add_argument("--price", type=float, help="fixed: correct answers that a token must buy, as 0.001; 0: none")
+    command.add_argument("--rate-in", metavar="DOLLARS", help="a million input tokens cost, for budgets in money")
+    command.add_argument("--rate-out", metavar="DOLLARS", help="a million output tokens cost, for budgets in money")
+    command.add_argument("--ledger", metavar="PLACE", help=f"a folder, or postgresql://... (default: {_LEDGER})")
+    command.add_argument("--mode", choices=("enforce", "shadow"), help="shadow: decide and report, enforce nothing")
+    command.add_argument("--forecaster", metavar="DIR", help="made by train (default: the one of the package)")
+    command.add_argument("--require-keys", action="store_true", help="serve only tenants, added at /admin/tenants")
+    command.add_argument("--log", choices=("json",), help="a line of JSON for every request, to standard error")
+    command.add_argument("--otel", action="store_true", help="metrics to OpenTelemetry, as $OTEL_... say")
+    command.add_argument("--socket", type=int, help=argparse.SUPPRESS)  # of a worker: the listening socket
+    command.add_argument("--group", help=argparse.SUPPRESS)  # of a worker: names its gateway
     command.set_defaults(command=serve)
 
 
 def serve(options: argparse.Namespace) -> int:
-    from shadowprice.accounts.windows import parse_account
-    from shadowprice.gateway.server import Settings
+    if options.new_key:
+        from shadowprice.gateway.tenants import digest, new_key
 
-    if options.max_tokens < 1:
-        raise InputError(f"--max-tokens {options.max_tokens}", fix="give 1 or more")
-    if not 0 <= options.price < 1e9:
-        raise InputError(f"--price {options.price}", fix="give 0 or more")
-    if not 0 <= options.port < 65536:
-        raise InputError(f"--port {options.port}", fix="give 0 to 65535")
-    accounts = [parse_account("all", budget) for budget in options.budget]
-    if len({account.name for account in accounts}) < len(accounts):
-        raise InputError("two budgets have the same window", fix="give each window once")
+        key = new_key()
+        print(f"key         {key}\nkey_sha256  {digest(key)}")
+        return DONE
     with ExitStack() as stack:
-        upstream = options.upstream
         if options.local:
             from shadowprice.backends.llamacpp import LlamaCppServer
             from shadowprice.backends.models import DEFAULT_MODEL, find_model
 
-            upstream = stack.enter_context(LlamaCppServer(find_model(DEFAULT_MODEL, progress=say))).base_url
-        if not upstream.startswith(("http://", "https://")):
-            raise InputError("the upstream is not an address", fix="write it as http://127.0.0.1:8000/v1")
-        settings = Settings(
-            upstream,
-            accounts,
-            os.environ.get("OPENAI_API_KEY", "").strip(),
-            os.environ.get("SHADOWPRICE_ADMIN_KEY", "").strip(),
-            options.price,
-            options.max_tokens,
-            options.mode == "shadow",
-        )
-        owner, folder = _ledger(options.ledger)
+            options.upstream = stack.enter_context(LlamaCppServer(find_model(DEFAULT_MODEL, progress=say))).base_url
+        config = _config(options)
+        if options.socket is None:
+            listener = stack.enter_context(_listening(config))
+        else:
+            listener = stack.enter_context(socket.socket(fileno=options.socket))
+        if config.workers > 1 and options.socket is None:
+            return _supervise(config, listener, options)
+        owner, folder = _ledger(config.ledger)
         stack.callback(owner.close)
-        asyncio.run(_run(settings, owner, folder, options.host, options.port))
+        ready = partial(_announce, config, listener) if options.socket is None else _nothing
+        asyncio.run(_run(config, owner, folder, listener, options.group or uuid.uuid4().hex, ready))
     return DONE
+
+
+def _nothing() -> None:
+    """The supervisor announces."""
+
+
+def _config(options: argparse.Namespace) -> Config:
+    from shadowprice.cost import Rates
+    from shadowprice.gateway.config import Config, read_config, secret
+    from shadowprice.gateway.tenants import parse_accounts
+    from shadowprice.gateway.upstreams import Route
+
+    changes = {
+        "host": options.host, "port": options.port, "workers": options.workers, "cap": options.max_tokens,
+        "ledger": options.ledger, "forecaster": options.forecaster, "log": options.log,
+        "otel": options.otel or None, "require_keys": options.require_keys or None,
+        "shadow": None if options.mode is None else options.mode == "shadow",
+    }  # fmt: skip
+    if options.price is not None:
+        changes |= {"policy": "fixed", "price": options.price}
+    _check(options)
+    given = {name: value for name, value in changes.items() if value is not None}
+    if options.config:
+        if options.budget or options.rate_in or options.rate_out:
+            raise InputError("--budget and rates are in the file", fix="change them there")
+        return replace(read_config(options.config), **given)
+    if not options.budget:
+        raise InputError("no --budget", fix="give one, as --budget 1M/day")
+    if not options.upstream.startswith(("http://", "https://")):
+        raise InputError("the upstream is not an address", fix="write it as http://127.0.0.1:8000/v1")
+    if bool(options.rate_in) != bool(options.rate_out):
+        raise InputError("one rate is missing", fix="give both --rate-in and --rate-out")
+    rates = Rates.dollars(options.rate_in, options.rate_out) if options.rate_in else None
+    if rates is None and any(budget.lstrip().startswith("$") for budget in options.budget):
+        raise InputError("the cost of tokens is unknown", fix="give --rate-in 0.15 --rate-out 0.60, per million tokens")
+    route = Route("upstream", options.upstream, rates=rates, api_key=secret("OPENAI_API_KEY"))
+    return Config([route], parse_accounts("all", options.budget), admin_key=secret("SHADOWPRICE_ADMIN_KEY"), **given)
+
+
+def _check(options: argparse.Namespace) -> None:
+    if options.max_tokens is not None and options.max_tokens < 1:
+        raise InputError(f"--max-tokens {options.max_tokens}", fix="give 1 or more")
+    if options.price is not None and not 0 <= options.price < 1e9:
+        raise InputError(f"--price {options.price}", fix="give 0 or more")
+    if options.port is not None and not 0 <= options.port < 65536:
+        raise InputError(f"--port {options.port}", fix="give 0 to 65535")
+    if options.workers is not None and not 1 <= options.workers <= 64:
+        raise InputError(f"--workers {options.workers}", fix="give 1 to 64")
+
+
+def _listening(config: Config) -> socket.socket:
+    try:
+        return socket.create_server((config.host, config.port), backlog=4096)
+    except OSError as error:
+        raise InputError(
+            f"cannot listen on {config.host}:{config.port}: {error.strerror or error}", fix="give another --port"
+        ) from None
+
+
+def _announce(config: Config, listener: socket.socket) -> None:
+    name, port = listener.getsockname()[:2]
+    behind = config.routes[0].base_url if len(config.routes) == 1 else f"{len(config.routes)} routes"
+    say(f"http://{name}:{port}/v1 in front of {behind}")
+    say(f"in a client: OPENAI_BASE_URL=http://{name}:{port}/v1, and nothing else")
+    if config.admin_key:
+        say(f"dashboard: http://{name}:{port}/admin, with the admin key as the password")
+    if not config.require_keys and not config.tenants and name not in ("127.0.0.1", "::1"):
+        say("note: everyone who can reach this address can spend the budget (--require-keys)")
 
 
 def _ledger(place: str) -> tuple[Owner, Path]:
@@ -98,42 +174,59 @@ def _ledger(place: str) -> tuple[Owner, Path]:
     if place.startswith(("postgresql:", "postgres:")):
         from shadowprice.accounts.postgres import PostgresOwner
 
-        return PostgresOwner(place), Path(".shadowprice-gateway", "workers")
+        return PostgresOwner(place), Path(_LEDGER, "workers")
     from shadowprice.accounts.owner import SqliteOwner
 
     Path(place).mkdir(parents=True, exist_ok=True)
     return SqliteOwner(Path(place, "accounts.sqlite")), Path(place, "workers")
 
 
-async def _run(settings: Settings, owner: Owner, folder: Path, host: str, port: int) -> None:
-    from aiohttp import web
-
+async def _run(
+    config: Config, owner: Owner, folder: Path, listener: socket.socket, group: str, ready: Callable[[], None]
+) -> None:
     from shadowprice.accounts.tree import Tree
-    from shadowprice.forecast import default
-    from shadowprice.gateway.server import Gateway
+    from shadowprice.forecast import default, load
+    from shadowprice.gateway.app import run
 
-    stop = asyncio.Event()
+    forecaster = load(config.forecaster) if config.forecaster else default()
+    await run(config, Tree(owner, folder), forecaster, listener, group=group, ready=ready, log=say)
+
+
+# --- several processes --------------------------------------------------------------------------
+
+
+def _supervise(config: Config, listener: socket.socket, options: argparse.Namespace) -> int:
+    """Keeps `workers` processes on one socket and one ledger; one that dies is replaced."""
+    group, stopping = uuid.uuid4().hex, False
+    given = [word for word in sys.argv[1:] if word]
+    if options.local:  # one model for all of them
+        given = ["--upstream" if word == "--local" else word for word in given]
+        given.insert(given.index("--upstream") + 1, options.upstream)
+    command = [sys.executable, "-m", "shadowprice", *given, "--socket", str(listener.fileno()), "--group", group]
+
+    def start() -> subprocess.Popen[bytes]:
+        return subprocess.Popen(command, pass_fds=[listener.fileno()])
+
+    def stop(number: int, frame: object) -> None:
+        nonlocal stopping
+        stopping = True
+        for each in workers:
+            each.send_signal(signal.SIGTERM)
+
+    workers = [start() for _ in range(config.workers)]
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    tree = Tree(owner, folder)
-    gateway = Gateway(settings, tree, default())
-    server = web.Server(gateway.handle, handler_cancellation=True, keepalive_timeout=30, access_log=None)
-    runner = web.ServerRunner(server, shutdown_timeout=30)
-    try:
-        await runner.setup()
-        site = web.TCPSite(runner, host, port, backlog=1024)
-        await site.start()
-        name, used = runner.addresses[0][:2]
-        say(f"http://{name}:{used}/v1 in front of {settings.upstream}")
-        say(f"in a client: OPENAI_BASE_URL=http://{name}:{used}/v1, and nothing else")
-        while not stop.is_set():
-            tree.trim()
-            try:
-                await asyncio.wait_for(stop.wait(), 0.2)
-            except TimeoutError:
-                continue
-        gateway.draining = True
-        await runner.cleanup()  # requests under way end, for 30 seconds at most
-    finally:
-        await gateway.close()
-        tree.close()
+        signal.signal(number, stop)
+    address = "http://{}:{}/healthz".format(*listener.getsockname()[:2])
+    announced = False
+    while not stopping:
+        time.sleep(0.2)
+        if not announced:
+            with suppress(OSError), urllib.request.urlopen(address, timeout=5):
+                announced = True
+                _announce(config, listener)
+        for place, each in enumerate(workers):
+            if each.poll() is not None and not stopping:
+                say(f"a worker ended with {each.returncode}: another one is started")
+                time.sleep(1.0)
+                workers[place] = start()
+    return max(abs(each.wait()) for each in workers)

@@ -1,55 +1,163 @@
-"""How many tokens a request buys at the posted price. Pure: no clock, no disk, no network.
+"""How many tokens a request buys at the posted prices. Pure: no clock, no disk, no network.
 
-The value of a correct answer scales its curve, so at price p a request of value v buys what one of value 1 buys at p/v.
-At price 0 every request gets what it asks for. Once the budget has room for a few such grants only, it gets what nine
+Every account has a price per unit, and a request spends from several: it gets the smallest of the grants that it would
+buy in each of them alone. So no account sells more than it would at its own price. (`market.posted` has what a request
+buys at a price; its value multiplies what an answer is worth.)
+
+At price 0 every request gets what it asks for. Once an account has room for a few such grants only, it gets what nine
 of ten answers like it need: a grant is reserved until its answer ends, and one request must not keep all others out.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from functools import cached_property
+from typing import Literal, NamedTuple
 
+import numpy as np
+
+from shadowprice.accounts.windows import Account
+from shadowprice.cost import TOKENS, Rates
 from shadowprice.market import Expected
-from shadowprice.types import Forecast
+from shadowprice.market.posted import Offers
+from shadowprice.types import Forecast, Usage
 
-__all__ = ["Decision", "decide"]
+__all__ = ["KINDS", "Decision", "Purse", "Terms", "decide", "decide_reading"]
 
+Kind = Literal["granted", "shrunk", "declined", "exhausted"]
+KINDS: tuple[Kind, ...] = ("granted", "shrunk", "declined", "exhausted")
 _LEAST = 16  # tokens: a shorter answer is of no use, and some servers refuse a lower limit
 _FEW = 8  # grants
 _USUAL = 0.9  # of answers have ended by then
+_BYTES = 4  # of a token of a prompt, as a rule
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a request asks for on one route.
+
+    own     its own limit; cap: the most that any request gets
+    prompt  the most tokens that its prompt can have
+    reads   whether tokens that are read count in budgets of tokens: those of embeddings, which generate none
+    """
+
+    own: int | None
+    cap: int
+    value: float = 1.0
+    answers: int = 1
+    prompt: int = 0
+    rates: Rates | None = None
+    reads: bool = False
+
+    @cached_property
+    def most(self) -> int:
+        """Tokens of each answer."""
+        return min(self.own or self.cap, self.cap)
+
+    def _rates(self, account: Account) -> Rates:
+        return self.rates if account.money and self.rates else TOKENS
+
+    def cost(self, account: Account, usage: Usage) -> int:
+        """In units of the account."""
+        if self.reads and not account.money:
+            return usage.input + usage.cached
+        return self._rates(account).cost(usage)
+
+    def bound(self, account: Account, grant: int) -> int:
+        """The most that it can cost with this grant."""
+        if self.reads:
+            return self.rates.bound(self.prompt, 0) if account.money and self.rates else self.prompt
+        return self._rates(account).bound(self.prompt, grant * self.answers)
+
+    def room(self, account: Account, available: int) -> int:
+        """Tokens that each answer can have within so many units."""
+        return self._rates(account).limit(self.prompt, available) // self.answers
+
+    def rate(self, money: bool) -> float:
+        """Units per output token."""
+        return self.rates.output / 1e6 if money and self.rates else 1.0
+
+    def entry(self, money: bool) -> float:
+        """What reading the prompt is expected to cost, in output tokens."""
+        return self.rates.entry(self.prompt // _BYTES) / self.answers if money and self.rates else 0.0
+
+    def offers(self, forecast: Forecast, money: bool, most: int) -> Offers:
+        rate, entry = self.answers * self.rate(money), self.entry(money)
+        return Offers(forecast, most, value=self.value, entry=entry, rate=rate)
+
+
+class Purse(NamedTuple):
+    """An account as a decision sees it: units that are available, and utility per unit."""
+
+    account: Account
+    available: int
+    price: float
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """granted: all it asked for; shrunk: less; declined: not worth the price; exhausted: the budget is used up."""
+    """granted: all it asked for; shrunk: less; declined: not worth the price; exhausted: a budget is used up.
 
-    kind: Literal["granted", "shrunk", "declined", "exhausted"]
-    grant: int  # tokens of each answer
+    grant     tokens of each answer
+    price     utility per output token
+    why       the reason, for people
+    expected  what it is expected to cost in each account
+    others    the tokens that the other accounts would let it buy, for each account
+    """
+
+    kind: Kind
+    grant: int
     price: float
     forecast: float
+    why: str = ""
+    expected: tuple[float, ...] = ()
+    others: tuple[int, ...] = ()
 
 
-def decide(
-    forecast: Forecast, *, price: float, value: float, own: int | None, cap: int, available: int, answers: int = 1
-) -> Decision:
-    """The decision on one request.
+def decide(forecast: Forecast, terms: Terms, purses: Sequence[Purse], offers: Mapping[bool, Offers]) -> Decision:
+    """The decision on one request. `offers` are its own: those in tokens and, where a budget has them, in money."""
+    expected, most = float(forecast.tokens[0]), terms.most
+    price = max((p.price * terms.rate(p.account.money) for p in purses), default=0.0)
+    rooms = [terms.room(p.account, p.available) for p in purses]
+    room = min([most, *rooms])
+    wanted = [int(offers[p.account.money].at(p.price).grant[0]) for p in purses]
+    allowed = [min(pair) for pair in zip(rooms, wanted, strict=True)]
+    others = tuple(min([most, *allowed[:i], *allowed[i + 1 :]]) for i in range(len(purses)))
 
-    own        its own limit; cap: the most that any request gets
-    available  tokens that are left for all its answers together
-    """
-    expected = float(forecast.tokens[0])
-    most = min(own or cap, cap)
-    room = min(most, available // answers)
+    def decided(kind: Kind, grant: int, why: str) -> Decision:
+        costs = tuple(
+            float(np.interp(grant, o.tokens[0], o.cost[0])) for o in (offers[p.account.money] for p in purses)
+        )
+        return Decision(kind, grant, price, expected, why, costs if grant else (0.0,) * len(purses), others)
+
     if room < min(_LEAST, most):
-        return Decision("exhausted", 0, price, expected)
-    curve = Expected(forecast.solved_tokens, forecast.solved_spread, forecast.solve, forecast.tail, room)
-    grant = room
-    if available // answers < _FEW * most:
-        usual = int(Expected(forecast.tokens, forecast.spread, 1.0, forecast.tail).quantile(_USUAL)[0])
-        grant = min(room, max(usual, _LEAST, available // (_FEW * answers)))
-    if price > 0:
-        grant = min(grant, int(curve.demand(price / value)[0])) if value > 0 else 0
+        return decided("exhausted", 0, f"too little is left of {_name(purses, rooms)}")
+    grant, why = min([most, *wanted]), f"the price of {_name(purses, wanted)}"
+    if grant > room:  # what it would buy if no more were for sale
+        again = [int(terms.offers(forecast, p.account.money, room).at(p.price).grant[0]) for p in purses if p.price > 0]
+        grant, why = min([room, *again]), f"what is left of {_name(purses, rooms)}"
     if grant < 1:
-        return Decision("declined", 0, price, expected)
-    return Decision("granted" if grant == most else "shrunk", grant, price, expected)
+        return decided("declined", 0, f"worth less than {why}")
+    if min([*rooms, _FEW * most]) < _FEW * most and grant > _LEAST:
+        usual = int(Expected(forecast.tokens, forecast.spread, 1.0, forecast.tail).quantile(_USUAL)[0])
+        if (fair := max(usual, _LEAST, min(rooms) // _FEW)) < grant:
+            grant, why = fair, f"little is left of {_name(purses, rooms)}"
+    grant = min(room, max(grant, min(_LEAST, most)))
+    return decided("granted", grant, "as asked") if grant == most else decided("shrunk", grant, why)
+
+
+def decide_reading(terms: Terms, purses: Sequence[Purse]) -> Decision:
+    """The decision on a request that generates nothing: it reads its whole prompt, or is refused."""
+    bounds = [terms.bound(purse.account, 0) for purse in purses]
+    for bound, purse in zip(bounds, purses, strict=True):
+        if bound > purse.available:
+            return Decision(
+                "exhausted", 0, 0.0, 0.0, f"too little is left of {purse.account.name}", (0.0,) * len(purses)
+            )
+    return Decision("granted", terms.prompt, 0.0, 0.0, "as asked", tuple(bound / _BYTES for bound in bounds))
+
+
+def _name(purses: Sequence[Purse], tokens: Sequence[int]) -> str:
+    """The account that allows the fewest tokens."""
+    return purses[tokens.index(min(tokens))].account.name

@@ -12,22 +12,36 @@ from shadowprice.errors import InputError
 from shadowprice.formats.batch import text_of
 from shadowprice.formats.limits import ENDPOINTS, LIMIT_FIELDS
 
-__all__ = ["Ask", "limited", "parse_ask"]
+__all__ = ["EMBEDDINGS", "Ask", "limited", "parse_ask"]
 
+EMBEDDINGS = "/embeddings"
 _MOST = 2**31  # tokens or answers
+_FRAME = 256  # tokens that a chat template may add to a prompt
+_TEXT = {"text", "input_text", "output_text", "refusal"}  # parts of a message whose tokens its bytes bound
+_ELSEWHERE = ("previous_response_id", "conversation", "web_search_options")  # the prompt has more than is in the body
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A request for answers: `own` is its own limit for each of them, `usage` whether it asks to be shown the usage."""
+    """A request for answers.
+
+    own      its own limit for each of them
+    usage    whether it asks to be shown the usage
+    prompt   the most tokens that its prompt can have, as far as it is text; None: images, files, earlier answers
+    """
 
     body: Mapping[str, Any]
-    endpoint: str  # a key of ENDPOINTS
+    endpoint: str  # a key of ENDPOINTS, or EMBEDDINGS
     text: str
     own: int | None
     answers: int
     stream: bool
     usage: bool
+    prompt: int | None
+
+    @property
+    def model(self) -> object:
+        return self.body.get("model")
 
 
 def parse_ask(content: bytes, endpoint: str) -> Ask:
@@ -38,6 +52,9 @@ def parse_ask(content: bytes, endpoint: str) -> Ask:
         raise InputError(f"the body is not JSON: {error}"[:200], fix="send valid JSON in UTF-8") from None
     if not isinstance(body, dict):
         raise InputError("the body is not a JSON object", fix="send {...}")
+    prompt = None if _is_elsewhere(body) else len(content) + _FRAME  # no tokenizer makes more tokens than bytes
+    if endpoint == EMBEDDINGS:
+        return Ask(body, endpoint, "", None, 1, False, False, prompt)
     question = body.get(ENDPOINTS[endpoint].question_field)
     own = [limit for field in LIMIT_FIELDS if (limit := _whole(body, field)) is not None]
     answers = max(_whole(body, "n") or 1, _whole(body, "best_of") or 1)
@@ -47,7 +64,11 @@ def parse_ask(content: bytes, endpoint: str) -> Ask:
         raise InputError("echo is set: the prompt would be counted as part of the answer", fix="leave it out")
     options = body.get("stream_options")
     usage = isinstance(options, dict) and bool(options.get("include_usage"))
-    return Ask(body, endpoint, text_of(question), min(own, default=None), answers, bool(body.get("stream")), usage)
+    try:
+        text = text_of(question)
+    except RecursionError:
+        raise too_deep() from None
+    return Ask(body, endpoint, text, min(own, default=None), answers, bool(body.get("stream")), usage, prompt)
 
 
 def limited(ask: Ask, grant: int) -> dict[str, Any]:
@@ -60,6 +81,30 @@ def limited(ask: Ask, grant: int) -> dict[str, Any]:
         options = body.get("stream_options")
         body["stream_options"] = {**(options if isinstance(options, dict) else {}), "include_usage": True}
     return body
+
+
+def written(body: Mapping[str, Any]) -> bytes:
+    try:
+        return orjson.dumps(body)
+    except TypeError:
+        raise too_deep() from None
+
+
+def too_deep() -> InputError:
+    return InputError("the body is nested too deep", fix="send less than 250 levels")
+
+
+def _is_elsewhere(body: Mapping[str, Any]) -> bool:
+    """Whether the prompt has more in it than text in the body."""
+    if any(body.get(name) for name in _ELSEWHERE) or isinstance(body.get("prompt"), dict):
+        return True
+    question = body.get("messages") or body.get("input")
+    for message in question if isinstance(question, list) else ():
+        content = message.get("content") if isinstance(message, dict) else None
+        parts = content if isinstance(content, list) else ()
+        if any(isinstance(part, dict) and part.get("type") not in _TEXT for part in parts):
+            return True
+    return False
 
 
 def _whole(body: Mapping[str, Any], field: str) -> int | None:

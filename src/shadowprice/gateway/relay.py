@@ -1,4 +1,4 @@
-"""One request on its way: what arrives is passed on, counted, and charged.
+"""One attempt at a request: what arrives is passed on, counted, and charged.
 
 What an answer is charged is decided as for runs (`backends.openai`), what a failure costs too
 (`backends._failures`):
@@ -10,25 +10,25 @@ What an answer is charged is decided as for runs (`backends.openai`), what a fai
     the client leaves within a stream             what arrived and `_AHEAD` tokens; the upstream is closed
     the client leaves before anything arrived     the grant
 
-A server that does not stop within `_AHEAD` tokens of a closed connection is outside this promise.
+A client that does not read for `_STALL` seconds has left. A server that does not stop within `_AHEAD` tokens of a
+closed connection is outside this promise.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import orjson
-
-from shadowprice.accounts.tree import Reservation
 from shadowprice.backends._events import EventParser, Malformed, ServerError, TooLong, parse_json, read_event
 from shadowprice.backends._failures import StatusError, failure
 from shadowprice.backends._stream import Answer
-from shadowprice.errors import MissingExtra
-from shadowprice.gateway.admission import Decision
-from shadowprice.gateway.bodies import Ask
+from shadowprice.errors import BackendError, MissingExtra
+from shadowprice.gateway.bodies import EMBEDDINGS, Ask, written
+from shadowprice.gateway.upstreams import HOP, Upstream, Upstreams
+from shadowprice.types import Usage
 
 try:
     import aiohttp
@@ -36,55 +36,67 @@ try:
 except ImportError:
     raise MissingExtra("gateway", "the gateway") from None
 
-if TYPE_CHECKING:
-    from shadowprice.gateway.server import Gateway
-
-__all__ = ["HOP", "Attempt", "as_chat", "error_response", "kept_headers", "split_events"]
+__all__ = ["Attempt", "as_chat", "error_response", "kept_headers", "pass_on", "split_events"]
 
 _AHEAD = 16  # tokens that a server may generate before it notices that nobody listens
+_STALL = 60.0  # seconds
 _ANSWER = 2**26  # bytes of an answer
 _EVENT = 2**24  # bytes of an event
 _END = re.compile(rb"\r?\n\r?\n")
-# Headers that belong to one connection.
-HOP = {
-    "connection", "content-encoding", "content-length", "host", "keep-alive", "proxy-authorization", "te", "trailer",
-    "transfer-encoding", "upgrade", "accept-encoding",
-}  # fmt: skip
 
 
 class Attempt:
-    """One request on its way: what has arrived, and what it is charged."""
+    """One request on its way to one server: what has arrived, and what it used.
 
-    def __init__(self, gateway: Gateway, ask: Ask, decision: Decision, units: int, held: Reservation | None) -> None:
-        self._gateway, self._ask, self._decision, self._units, self._held = gateway, ask, decision, units, held
-        self._answer = Answer(ask.body, units, gateway.density)
-        self.cost = units  # unless more is known
-        self.sent: list[bytes] = []  # of a stream that is kept
+    limit    output tokens that were reserved; prompt: tokens of its prompt that were
+    headers  for the client, known when the response is
+    usage    what is charged: all that was reserved, unless more is known
+    failure  why there is no answer, if there is none and nothing was sent to the client
+    """
 
-    def settle(self) -> None:
-        gateway = self._gateway
-        gateway.counts["tokens", ""] += self.cost
-        if self._held:
-            gateway.tree.settle(self._held, self.cost)
-        else:
-            gateway.tree.charge(gateway.settings.accounts, self.cost)
+    def __init__(
+        self,
+        upstreams: Upstreams,
+        upstream: Upstream,
+        ask: Ask,
+        limit: int,
+        prompt: int,
+        headers: Callable[[], dict[str, str]],
+        *,
+        enforced: bool = True,
+    ) -> None:
+        self._upstreams, self._upstream, self._ask, self._headers = upstreams, upstream, ask, headers
+        self._limit, self._prompt, self._enforced = limit, prompt, enforced
+        self._answer = Answer(ask.body, limit, upstream.density)
+        self.usage = Usage(limit, prompt)
+        self.failure: BackendError | None = None
+        self.left = False
+        self.first: float | None = None  # when the first part of a stream arrived
+        self.sent: bytes | None = None  # of a stream that has an Idempotency-Key, when it has ended
 
     async def run(self, request: web.BaseRequest, body: dict[str, Any]) -> web.StreamResponse:
         try:
-            async with await self._gateway.open(request, self._ask.endpoint, orjson.dumps(body)) as response:
+            content = written(self._upstream.rewritten(body))
+            async with await self._upstreams.open(
+                self._upstream, "POST", self._ask.endpoint, request.query_string, request.headers, content
+            ) as response:
                 if not 200 <= response.status < 300:
                     return await self._refused(response)
                 if self._ask.stream and response.content_type == "text/event-stream":
                     return await self._relay(request, response)
                 return await self._whole(response)
         except (aiohttp.ClientError, TimeoutError, TooLong) as error:
-            failed = failure(error, body)
-            self.cost = self._units if failed.tokens is None else failed.tokens
-            headers = self._gateway.headers(self._decision)
-            return error_response(502, "upstream_unavailable", str(failed), headers)
+            self._failed(failure(error, self._ask.body))
+            return error_response(502, "upstream_unavailable", str(self.failure), self._headers())
         except asyncio.CancelledError:  # so that the connection to the upstream is closed
-            self._left()
+            self._leave()
             raise
+
+    def _failed(self, failed: BackendError) -> None:
+        self.failure = failed
+        self._upstream.failed(failed)
+        if failed.tokens is not None:
+            self.usage = Usage(failed.tokens, self._prompt if failed.tokens else 0)
 
     async def _refused(self, response: aiohttp.ClientResponse) -> web.Response:
         content = await _some(response, 2**20)
@@ -93,46 +105,51 @@ class Attempt:
             parsed = parse_json(content)
         except Malformed:
             parsed = None
-        failed = failure(StatusError(response.status, response.headers, text, parsed), self._ask.body)
-        self.cost = self._units if failed.tokens is None else failed.tokens
-        headers = {**kept_headers(response), **self._gateway.headers(self._decision)}
+        self._failed(failure(StatusError(response.status, response.headers, text, parsed), self._ask.body))
+        headers = {**kept_headers(response), **self._headers()}
         return web.Response(status=response.status, body=content, headers=headers)
 
     async def _whole(self, response: aiohttp.ClientResponse) -> web.Response:
         content = await _some(response, _ANSWER)
         try:
-            self._answer.add(as_chat(parse_json(content)))
+            parsed = parse_json(content)
         except Malformed:
-            self._answer.add({})  # no count: the grant is charged
-        self._charge()
-        return web.Response(
-            status=response.status,
-            body=content,
-            headers={**kept_headers(response), **self._gateway.headers(self._decision)},
-        )
+            parsed = {}  # no count: all that was reserved is charged
+        if self._ask.endpoint == EMBEDDINGS:
+            self._charge_read(parsed)
+        else:
+            self._answer.add(as_chat(parsed))
+            self._charge()
+        headers = {**kept_headers(response), **self._headers()}
+        return web.Response(status=response.status, body=content, headers=headers)
 
     async def _relay(self, request: web.BaseRequest, response: aiohttp.ClientResponse) -> web.StreamResponse:
-        headers = {**kept_headers(response), **self._gateway.headers(self._decision)}
-        reply = web.StreamResponse(status=response.status, headers=headers)
+        reply = web.StreamResponse(status=response.status, headers={**kept_headers(response), **self._headers()})
         await reply.prepare(request)
-        parser, rest = EventParser(_EVENT), b""
+        parser, rest, keep = EventParser(_EVENT), b"", "Idempotency-Key" in request.headers
+        sent: list[bytes] = []
         try:
             async for chunk in response.content.iter_any():
                 *events, rest = split_events(rest + chunk)
-                shown = [raw for raw in events if self._add(parser, raw)]
-                if self._answer.overrun and not self._gateway.settings.shadow:
+                shown = b"".join([raw for raw in events if self._add(parser, raw)])
+                if self._answer.overrun and self._enforced:
                     break
                 if len(rest) > _EVENT:
                     raise TooLong("an event of more than 16 MB")
                 if shown:
+                    self.first = self.first or asyncio.get_running_loop().time()
                     try:
-                        await reply.write(b"".join(shown))
-                        if request.headers.get("Idempotency-Key"):
-                            self.sent += shown
-                    except ConnectionError:
-                        self._left()
+                        async with asyncio.timeout(_STALL):
+                            await reply.write(shown)
+                    except (ConnectionError, TimeoutError):
+                        self._leave()
+                        if request.transport:
+                            request.transport.abort()
                         return reply
-        except (aiohttp.ClientError, TimeoutError, TooLong):  # the client sees that the answer has no end
+                    if keep:
+                        sent.append(shown)
+        except (aiohttp.ClientError, TimeoutError, TooLong) as error:  # the client sees that the answer has no end
+            self._upstream.failed(failure(error, self._ask.body, begun=True))
             if request.transport:
                 request.transport.close()
             return reply
@@ -140,17 +157,17 @@ class Attempt:
             if not response.content.at_eof():
                 response.close()
         self._charge()
-        reply["sent"] = b"".join(self.sent)
+        self.sent = b"".join(sent)
         with suppress(ConnectionError):
             await reply.write_eof()
         return reply
 
-    def _left(self) -> None:
+    def _leave(self) -> None:
         """The client has left: what arrived is charged, or the grant if nothing has."""
-        self._gateway.counts["clients_left", ""] += 1
+        self.left = True
         if self._answer.pieces:
-            seen = self._gateway.density.estimate(self._answer.pieces, len(self._answer.text()))
-            self.cost = min(self._units, seen + _AHEAD)
+            seen = self._upstream.density.estimate(self._answer.pieces, len(self._answer.text()))
+            self.usage = Usage(min(self._limit, seen + _AHEAD), self._prompt)
 
     def _add(self, parser: EventParser, raw: bytes) -> bool:
         """Counts an event; whether the client is shown it."""
@@ -167,9 +184,38 @@ class Attempt:
 
     def _charge(self) -> None:
         done = self._answer.completion("")
-        self.cost = done.tokens
-        if "limit_ignored" in done.flags and not self._gateway.settings.shadow:
-            self._gateway.violation = f"the upstream ignored a limit of {self._units:,} tokens: {done.tokens:,}"
+        known = done.input_tokens + done.cached_tokens > 0  # else the prompt is charged as it was reserved
+        read = (done.input_tokens, done.cached_tokens) if known else (self._prompt, 0)
+        self.usage = Usage(done.tokens, *read)
+        if "limit_ignored" in done.flags and self._enforced:
+            self._upstream.violation = f"the upstream ignored a limit of {self._limit:,} tokens: {done.tokens:,}"
+
+    def _charge_read(self, parsed: Any) -> None:
+        usage = parsed.get("usage") if isinstance(parsed, dict) else None
+        read = usage.get("prompt_tokens", usage.get("total_tokens")) if isinstance(usage, dict) else None
+        if type(read) is int and read > 0:
+            self.usage = Usage(0, read)
+
+
+async def pass_on(
+    upstreams: Upstreams, upstream: Upstream, request: web.BaseRequest, end: str, content: bytes
+) -> web.StreamResponse:
+    """Everything that is not understood: there and back unchanged."""
+    try:
+        async with await upstreams.open(
+            upstream, request.method, end, request.query_string, request.headers, content
+        ) as response:
+            reply = web.StreamResponse(status=response.status, headers=kept_headers(response))
+            await reply.prepare(request)
+            async for chunk in response.content.iter_any():
+                async with asyncio.timeout(_STALL):
+                    await reply.write(chunk)
+            await reply.write_eof()
+            return reply
+    except ConnectionResetError:
+        raise asyncio.CancelledError from None  # the client has left
+    except (aiohttp.ClientError, TimeoutError) as error:
+        return error_response(502, "upstream_unavailable", str(failure(error)))
 
 
 # --- forms -------------------------------------------------------------------------------------
@@ -186,6 +232,8 @@ def as_chat(event: object) -> object:
         made["choices"] = [{"index": 0, "delta": {"content": event["delta"]}}]
     if isinstance(usage, dict) and "output_tokens" in usage:
         made["usage"] = {"prompt_tokens": usage.get("input_tokens"), "completion_tokens": usage["output_tokens"]}
+        if details := usage.get("input_tokens_details"):
+            made["usage"]["prompt_tokens_details"] = details
     elif usage is not None:
         made["usage"] = usage
     return made
@@ -213,6 +261,9 @@ def kept_headers(response: aiohttp.ClientResponse) -> dict[str, str]:
     return {name: value for name, value in response.headers.items() if name.lower() not in HOP}
 
 
-def error_response(status: int, code: str, message: str, headers: dict[str, str] | None = None) -> web.Response:
-    error = {"message": message, "type": code, "code": code}
+def error_response(
+    status: int, code: str, message: str, headers: Mapping[str, str] | None = None, **more: Any
+) -> web.Response:
+    """An error in the form in which OpenAI's clients expect it."""
+    error = {"message": message, "type": code, "code": code, "param": None, **more}
     return web.json_response({"error": error}, status=status, headers=headers)

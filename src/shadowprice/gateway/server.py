@@ -1,323 +1,329 @@
-"""The endpoint: reserve, forward, relay, settle.
+"""The endpoint: who asks, what they may have, which server answers, what it cost.
 
-Tokens are reserved in every account, durably, before a byte is sent, and the request is sent with its grant as its
-limit. What answers and
-failures cost is in `relay`.
+Units are reserved in every account of a tenant's path, durably, before a byte is sent, and the request is sent with its
+grant as its limit. What answers and failures cost is in `relay`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hmac
-import io
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from hashlib import sha256
+from functools import partial
 
-import orjson
-
+from shadowprice.accounts.notes import Notes
 from shadowprice.accounts.owner import Shortage
 from shadowprice.accounts.tree import Reservation, Tree
 from shadowprice.accounts.windows import Account
-from shadowprice.backends._charging import Density
-from shadowprice.backends._failures import failure
-from shadowprice.errors import InputError, LedgerError, MissingExtra
+from shadowprice.errors import InputError, LedgerError, MarketError, MissingExtra
 from shadowprice.forecast import Predictor
 from shadowprice.formats.limits import ENDPOINTS
-from shadowprice.gateway.admission import Decision, decide
-from shadowprice.gateway.bodies import limited, parse_ask
-from shadowprice.gateway.relay import HOP, Attempt, error_response, kept_headers
-from shadowprice.types import Request
+from shadowprice.gateway.admission import Decision, Terms, decide, decide_reading
+from shadowprice.gateway.appraisal import Appraisal, Appraiser
+from shadowprice.gateway.bodies import EMBEDDINGS, Ask, limited, parse_ask
+from shadowprice.gateway.config import Config
+from shadowprice.gateway.intake import Intake, Refusal
+from shadowprice.gateway.metrics import Histogram
+from shadowprice.gateway.once import Answered, once
+from shadowprice.gateway.prices import Prices
+from shadowprice.gateway.records import Record, Records
+from shadowprice.gateway.relay import Attempt, error_response, pass_on
+from shadowprice.gateway.tenants import Directory, Tenant
+from shadowprice.gateway.upstreams import Route, Upstream, Upstreams, can_fall_back
 
 try:
-    import aiohttp
     from aiohttp import web
 except ImportError:
     raise MissingExtra("gateway", "the gateway") from None
 
-__all__ = ["Gateway", "Settings"]
+__all__ = ["Gateway"]
 
-_LARGEST = 16 * 2**20  # bytes of a request
-_LARGE = 2**20  # bytes; aiohttp wants larger requests as files
-_MISSING = 100  # looks, 50 ms apart
-# What is kept of a request whose client left, or whose upstream failed: it may have been charged.
-_UNKNOWN = '[409,"application/json","{\\"error\\":{\\"code\\":\\"outcome_unknown\\"}}"]'
-_PATIENCE = 30.0  # seconds in which a request must have arrived
 # They generate, in a form in which no limit can be written.
-_UNBOUNDED = re.compile(r"completion|messages|responses|generate|chat", re.IGNORECASE)
-
-
-@dataclass(frozen=True)
-class Settings:
-    """upstream: with the version, http://127.0.0.1:8000/v1; shadow: decide and report, enforce nothing."""
-
-    upstream: str
-    accounts: Sequence[Account]
-    api_key: str = ""  # for the upstream; "": that of the client is passed on
-    admin_key: str = ""  # "": no admin endpoints
-    price: float = 0.0  # utility per token
-    cap: int = 4096  # tokens of an answer without a limit of its own, and of any other
-    shadow: bool = False
+_UNBOUNDED = re.compile(
+    r"completion|messages|responses|generate|chat|batch|threads|runs|audio|images|videos|realtime|fine.?tun", re.I
+)
 
 
 class Gateway:
-    """`handle` answers one HTTP request."""
+    """`v1` answers one request to a path under /v1."""
 
-    def __init__(self, settings: Settings, tree: Tree, forecaster: Predictor) -> None:
-        self.settings, self.tree, self._forecaster = settings, tree, forecaster
+    def __init__(self, config: Config, tree: Tree, notes: Notes, forecaster: Predictor, records: Records) -> None:
+        self.config, self.tree, self.notes, self.records = config, tree, notes, records
+        self.directory = Directory(config.budgets, config.teams, config.tenants, require_keys=config.require_keys)
+        self.prices = Prices(tree, notes, config.policy, config.price, config.shape)
+        self.upstreams = Upstreams(config.routes, keys=self.directory.require_keys)
         self.draining = False
-        self.counts: Counter[tuple[str, str]] = Counter()
-        self.density = Density()
-        self.violation = ""
+        self.counts: Counter[str] = Counter(clients_left=0, fallbacks=0, ledger_errors=0, refused=0)
+        self.seconds = Histogram()
+        self.open = 0  # requests under way
+        self._appraise = Appraiser(forecaster)
+        self._intake = Intake()
         self._leasing = asyncio.Lock()
-        timeout = aiohttp.ClientTimeout(total=600, sock_connect=10)
-        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=30)
-        self._client = aiohttp.ClientSession(timeout=timeout, connector=connector, auto_decompress=True)
 
     async def close(self) -> None:
-        await self._client.close()
+        await self.upstreams.close()
 
-    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        path = re.sub("/+", "/", request.path).rstrip("/")
+    async def v1(self, request: web.BaseRequest, end: str) -> web.StreamResponse:
+        """`end`: the path after /v1."""
+        self.open += 1
         try:
-            if path == "/healthz":
-                return web.Response(text="ok\n")
-            if path == "/readyz":
-                return web.Response(
-                    status=503 if self.draining else 200, text="draining\n" if self.draining else "ok\n"
-                )
-            if path == "/metrics":
-                return web.Response(text=self._metrics(), content_type="text/plain")
-            if path.startswith("/admin"):
-                return self._admin(request, path)
-            if not path.startswith("/v1/"):
-                return error_response(404, "not_found", f"no such path: {path[:100]}")
-            if self.draining:
-                return error_response(503, "draining", "the gateway is shutting down")
-            end = path.removeprefix("/v1")
-            if request.method == "POST" and end in ENDPOINTS:
-                content = await _content(request)
-                if key := request.headers.get("Idempotency-Key"):
-                    return await self._once(request, end, content, key)
-                return await self._answer(request, end, content)
-            if request.method == "POST" and _UNBOUNDED.search(end):
-                return error_response(404, "not_found", f"{path[:100]} generates tokens that cannot be limited here")
-            return await self._pass(request, end)
+            return await self._v1(request, end)
+        except Refusal as refusal:
+            self.counts["refused"] += 1
+            reply = error_response(refusal.status, refusal.code, str(refusal))
+            reply.force_close()  # what is still to come of its body is not read
+            return reply
         except InputError as error:
+            self.counts["refused"] += 1
             return error_response(400, "invalid_request_error", str(error))
         except LedgerError as error:
-            self.counts["ledger_errors", ""] += 1
+            self.counts["ledger_errors"] += 1
             return error_response(503, "ledger_unavailable", f"nothing was sent: {error}")
+        except MarketError as error:
+            return error_response(503, "forecast_unavailable", f"nothing was sent: {error}")
+        finally:
+            self.open -= 1
+
+    async def _v1(self, request: web.BaseRequest, end: str) -> web.StreamResponse:
+        tenant = self.directory.find(bearer(request))
+        if tenant is None:
+            self.counts["refused"] += 1
+            return error_response(401, "invalid_api_key", "no such key", {"WWW-Authenticate": "Bearer"})
+        if self.draining:
+            return error_response(503, "draining", "the gateway is shutting down", {"Retry-After": "5"})
+        if end == "/models" and request.method == "GET" and not self.upstreams.takes_any:
+            return self._models(tenant)
+        if request.method == "POST" and (end in ENDPOINTS or end == EMBEDDINGS):
+            async with self._intake.body(request) as content:
+                if not (key := request.headers.get("Idempotency-Key")):
+                    return (await self._answer(request, tenant, end, content)).reply
+                # Without keys of its own the gateway tells clients apart by theirs.
+                whose = (tenant.name, "" if self.directory.require_keys else bearer(request), end, key)
+                answer = partial(self._answer, request, tenant, end, content)
+                return await once(self.tree.owner, self.tree.worker, whose, content, answer)
+        if request.method not in ("GET", "HEAD", "DELETE", "OPTIONS") and (
+            _UNBOUNDED.search(end) or any(account.money for account in tenant.path)
+        ):
+            return error_response(404, "not_found", f"/v1{end[:100]} may cost what cannot be limited here")
+        async with self._intake.body(request) as content:
+            upstream = self.upstreams.takes_any or self.upstreams.choose(self.upstreams.names[0])[0]
+            return await pass_on(self.upstreams, upstream, request, end, content)
+
+    def _models(self, tenant: Tenant) -> web.Response:
+        names = [name for name in self.upstreams.names if tenant.models is None or name in tenant.models]
+        models = [{"id": name, "object": "model", "created": 0, "owned_by": "shadowprice"} for name in names]
+        return web.json_response({"object": "list", "data": models})
 
     # --- requests for answers ------------------------------------------------------------------
 
-    async def _once(self, request: web.BaseRequest, end: str, content: bytes, key: str) -> web.StreamResponse:
-        """The answer to the first request with this Idempotency-Key, for all of them."""
-        owner, digest = self.tree.owner, sha256(content).hexdigest()
-        sender = request.headers.get("Authorization", "")
-        name = sha256("\0".join((sender, end, key)).encode(errors="replace")).hexdigest()
-        missing = 0
-        while kept := await asyncio.to_thread(owner.keep, name, digest, self.tree.worker):
-            if kept.digest != digest:
-                return error_response(422, "idempotency_mismatch", "the Idempotency-Key was used for another request")
-            if kept.answer is not None:
-                status, kind, text = orjson.loads(kept.answer)
-                return web.Response(status=status, body=text.encode("latin-1"), headers={"Content-Type": kind})
-            # A process that answers holds units: one that does not for seconds has ended.
-            alive = kept.worker == self.tree.worker or kept.worker in await asyncio.to_thread(owner.workers)
-            missing = 0 if alive else missing + 1
-            if missing > _MISSING:
-                return error_response(409, "outcome_unknown", "the first request with this key was interrupted")
-            await asyncio.sleep(0.05)
-        answer: str | None = _UNKNOWN
+    async def _answer(self, request: web.BaseRequest, tenant: Tenant, end: str, content: bytes) -> Answered:
+        record = self.records.start(tenant.name, end)
+        record.status = 499  # unless it ends otherwise: its client has left
         try:
-            reply = await self._answer(request, end, content)
-            if reply.status == 200:
-                body = reply.body if isinstance(reply, web.Response) else reply.get("sent")
-                if isinstance(body, bytes):
-                    kind = reply.headers.get("Content-Type", "application/json")
-                    answer = orjson.dumps([200, kind, body.decode("latin-1")]).decode()
-            elif not reply.get("cost"):  # nothing was generated: it can be retried
-                answer = None
-            return reply
-        except (InputError, LedgerError):
-            answer = None
+            ask = parse_ask(content, end)
+            record.stream, record.answers = ask.stream, ask.answers
+            record.value = _value(request.headers.get("x-shadowprice-value"), tenant)
+            reply, sent = await self._attempts(request, tenant, ask, record)
+            record.status = reply.status
+            return Answered(reply, record.output + record.input > 0, sent)
+        except InputError:
+            record.status = 400
+            raise
+        except (LedgerError, MarketError):
+            record.status = 503
             raise
         finally:
-            await asyncio.shield(asyncio.to_thread(owner.answered, name, answer))
+            self.records.end(record)
+            self.seconds.add(record.seconds)
 
-    async def _answer(self, request: web.BaseRequest, end: str, content: bytes) -> web.StreamResponse:
-        ask = parse_ask(content, end)
-        value = _value(request.headers.get("x-shadowprice-value", "1"))
-        if self.violation:
-            return error_response(503, "limit_ignored", self.violation)
-        forecast = self._forecaster.predict([Request("", ask.text)])
+    async def _attempts(
+        self, request: web.BaseRequest, tenant: Tenant, ask: Ask, record: Record
+    ) -> tuple[web.StreamResponse, bytes | None]:
+        """The answer of the first route that has one, and what was sent of a stream."""
+        allowed = tenant.models is None or ask.model in tenant.models
+        routes = self.upstreams.choose(ask.model) if allowed else []
+        if not routes:
+            message = f"the model {ask.model!r:.60} does not exist"
+            return error_response(404, "model_not_found", message, param="model"), None
+        working = [each for each in routes if not each.violation]
+        if not working:
+            return error_response(503, "limit_ignored", routes[0].violation), None
+        reply: web.StreamResponse | None = None
+        for number, upstream in enumerate(working):
+            record.route = upstream.route.name
+            async with upstream.slot():
+                attempt, answer = await self._attempt(request, tenant, ask, upstream, record, again=number > 0)
+            if attempt is None:  # declined: what an earlier attempt has cost may be the reason
+                break
+            reply = answer
+            if not attempt.failure or not can_fall_back(attempt.failure) or number == len(working) - 1:
+                return reply, attempt.sent
+            record.fallbacks += 1
+            self.counts["fallbacks"] += 1
+            self.records.event("fallback", route=upstream.route.name, reason=str(attempt.failure))
+        return answer if reply is None else reply, None
 
-        def decided(available: int) -> Decision:
-            return decide(
-                forecast,
-                price=self.settings.price,
-                value=value,
-                own=ask.own,
-                cap=self.settings.cap,
-                available=available,
-                answers=ask.answers,
-            )
+    async def _attempt(
+        self, request: web.BaseRequest, tenant: Tenant, ask: Ask, upstream: Upstream, record: Record, *, again: bool
+    ) -> tuple[Attempt | None, web.StreamResponse]:
+        """Decided, reserved, sent and charged on its own; None if it was declined."""
+        terms, path = self._terms(ask, tenant, upstream.route, record.value), tenant.path
+        appraisal = None if terms.reads else await self._appraise(ask.text, terms)
+        decision, held = await self._reserve(path, terms, appraisal)
+        if appraisal and not again:
+            self.prices.arrived(path, decision, appraisal.offers)
+        record.decided(decision)
+        shadow = self.config.shadow
+        if held is None and not shadow:
+            return None, self._declined(decision, path, terms)
+        self.prices.granted(path, decision)
+        body = dict(ask.body) if shadow or terms.reads else limited(ask, decision.grant)
+        limit = 0 if terms.reads else (terms.most if shadow else decision.grant) * ask.answers
 
-        decision, held = await self._reserve(decided, ask.answers)
-        self.counts["requests", decision.kind] += 1
-        if held is None and not self.settings.shadow:
-            return self._declined(decision)
-        grant = decision.grant
-        body = dict(ask.body) if self.settings.shadow else limited(ask, grant)
-        units = self.settings.cap * ask.answers if self.settings.shadow else grant * ask.answers
-        attempt = Attempt(self, ask, decision, units, held)
+        def headers() -> dict[str, str]:
+            return self._headers(decision, path, terms)
+
+        attempt = Attempt(self.upstreams, upstream, ask, limit, terms.prompt, headers, enforced=not shadow)
         try:
-            reply = await attempt.run(request, body)
-            reply["cost"] = attempt.cost
-            return reply
+            return attempt, await attempt.run(request, body)
         finally:
-            attempt.settle()
+            self._settle(path, terms, decision, held, attempt, record)
 
-    async def _reserve(self, decided: Callable[[int], Decision], answers: int) -> tuple[Decision, Reservation | None]:
+    def _settle(
+        self,
+        path: Sequence[Account],
+        terms: Terms,
+        decision: Decision,
+        held: Reservation | None,
+        attempt: Attempt,
+        record: Record,
+    ) -> None:
+        costs = [terms.cost(account, attempt.usage) for account in path]
+        if held:
+            self.tree.settle(held, costs)
+        else:
+            self.tree.charge(path, costs)
+        self.prices.settled(path, decision, costs)
+        record.used(attempt.usage)
+        if terms.rates:
+            record.dollars = (record.dollars or 0.0) + terms.rates.cost(attempt.usage) / 1e9
+        if attempt.first is not None:
+            record.first = attempt.first - asyncio.get_running_loop().time() + self.tree.clock() - record.time
+        self.counts["clients_left"] += attempt.left
+
+    def _terms(self, ask: Ask, tenant: Tenant, route: Route, value: float) -> Terms:
+        reads = ask.endpoint == EMBEDDINGS
+        prompt = 0
+        if reads or any(account.money for account in tenant.path):
+            bounds = [bound for bound in (ask.prompt, route.context) if bound is not None]
+            if not bounds:
+                raise InputError(
+                    "the prompt has images, files or earlier answers, whose tokens cannot be bounded",
+                    fix="give the route's context in the configuration",
+                )
+            prompt = min(bounds)
+        cap = min(filter(None, (self.config.cap, tenant.cap, route.context)))
+        return Terms(ask.own, cap, value, ask.answers, prompt, route.rates, reads)
+
+    async def _reserve(
+        self, path: Sequence[Account], terms: Terms, appraisal: Appraisal | None
+    ) -> tuple[Decision, Reservation | None]:
         """The decision, and what it reserved; None if it reserves nothing."""
-        accounts = self.settings.accounts
+
+        def decided() -> Decision:
+            purses = self.prices.purses(path, terms)
+            if appraisal is None:
+                return decide_reading(terms, purses)
+            return decide(appraisal.forecast, terms, purses, appraisal.offers)
+
         for attempt in range(3):
             if attempt == 2:  # other processes may hold what is needed: they return it when they look
                 await asyncio.sleep(0.3)
-            decision = decided(min(map(self.tree.available, accounts)))
+            decision = decided()
             if decision.kind == "exhausted" and attempt < 2:
                 async with self._leasing:
                     self.tree.refresh()
-                    decision = decided(min(map(self.tree.available, accounts)))
+                    decision = decided()
                 if decision.kind == "exhausted" and len(self.tree.owner.workers()) > 1:
                     with suppress(Shortage):  # asks other processes for what they do not use
-                        self.tree.void(await self._held(answers))
+                        bounds = [terms.bound(account, 1) for account in path]
+                        self.tree.void(await self._held(path, bounds))
                     continue
-            if not decision.grant or self.settings.shadow:
+            if not decision.grant or self.config.shadow:
                 return decision, None
             try:
-                return decision, await self._held(decision.grant * answers)
+                return decision, await self._held(path, [terms.bound(account, decision.grant) for account in path])
             except Shortage as short:
                 self.tree.refresh()
                 if not short.elsewhere and attempt == 1:
                     break
-        return Decision("exhausted", 0, decision.price, decision.forecast), None
+        why = decision.why if decision.kind == "exhausted" else "too little is left"
+        nothing = (0.0,) * len(path)
+        gone = Decision("exhausted", 0, decision.price, decision.forecast, why, nothing, decision.others)
+        return gone, None
 
-    async def _held(self, units: int) -> Reservation:
-        accounts = self.settings.accounts
-        if found := self.tree.reserve_held(accounts, units):
+    async def _held(self, path: Sequence[Account], units: Sequence[int]) -> Reservation:
+        if found := self.tree.reserve_held(path, units):
             return found
         async with self._leasing:
-            while (found := self.tree.reserve_held(accounts, units)) is None:
-                wants = self.tree.wants(accounts, units)
+            while (found := self.tree.reserve_held(path, units)) is None:
+                wants = self.tree.wants(path, units)
                 self.tree.add(wants, await asyncio.to_thread(self.tree.owner.lease, self.tree.worker, wants))
         return found
 
-    def _declined(self, decision: Decision) -> web.Response:
+    def _declined(self, decision: Decision, path: Sequence[Account], terms: Terms) -> web.Response:
+        declined = decision.kind == "declined"
         now = self.tree.clock()
-        spans = [account.window.bounds(now) for account in self.settings.accounts]
+        # A declined request may be worth the price soon; an exhausted budget refills when its window ends.
+        spans = [account.window.bounds(now) for account in path if not self.tree.available(account) or not declined]
         ends = [span[1] - now for span in spans if span]
-        code = "budget_declined" if decision.kind == "declined" else "budget_exhausted"
         error = {
-            "message": "the budget is used up" if decision.kind == "exhausted" else "not worth the posted price",
+            "message": f"not worth the posted price: {decision.why}" if declined else f"the budget: {decision.why}",
             "type": "insufficient_quota",
-            "code": code,
+            "code": "budget_declined" if declined else "budget_exhausted",
+            "param": None,
             "price": decision.price,
             "forecast": round(decision.forecast),
             "retry_after": round(max(ends), 1) if ends else None,
         }
-        return web.json_response({"error": error}, status=402, headers=self.headers(decision))
+        return web.json_response({"error": error}, status=402, headers=self._headers(decision, path, terms))
 
-    def headers(self, decision: Decision) -> dict[str, str]:
-        now = self.tree.clock()
-        tightest = min(self.settings.accounts, key=self.tree.available)
-        bounds = tightest.window.bounds(now)
-        return {
-            "x-ratelimit-limit-tokens": str(tightest.limit),
-            "x-ratelimit-remaining-tokens": str(self.tree.available(tightest)),
-            "x-ratelimit-reset-tokens": f"{bounds[1] - now:.0f}s" if bounds else "never",
+    def _headers(self, decision: Decision, path: Sequence[Account], terms: Terms) -> dict[str, str]:
+        found = {
             "x-shadowprice-price": f"{decision.price:.6g}",
             "x-shadowprice-grant": str(decision.grant),
             "x-shadowprice-forecast": f"{decision.forecast:.0f}",
             "x-shadowprice-decision": decision.kind,
-            **({"x-should-retry": "false"} if not decision.grant else {}),
         }
-
-    # --- everything else -----------------------------------------------------------------------
-
-    async def open(self, request: web.BaseRequest, end: str, content: bytes) -> aiohttp.ClientResponse:
-        """The upstream's response, whatever its status."""
-        headers = {k: v for k, v in request.headers.items() if k.lower() not in HOP}
-        headers["Accept-Encoding"] = "identity"
-        if self.settings.api_key:
-            headers["Authorization"] = f"Bearer {self.settings.api_key}"
-        query = f"?{request.query_string}" if request.query_string else ""
-        url = self.settings.upstream.rstrip("/") + end + query
-        data = io.BytesIO(content) if len(content) > _LARGE else content or None
-        return await self._client.request(request.method, url, data=data, headers=headers, allow_redirects=False)
-
-    async def _pass(self, request: web.BaseRequest, end: str) -> web.StreamResponse:
-        content = await _content(request)
-        try:
-            async with await self.open(request, end, content) as response:
-                return web.Response(status=response.status, body=await response.read(), headers=kept_headers(response))
-        except (aiohttp.ClientError, TimeoutError) as error:
-            return error_response(502, "upstream_unavailable", str(failure(error)))
-
-    def _admin(self, request: web.BaseRequest, path: str) -> web.Response:
-        given = request.headers.get("Authorization", "").removeprefix("Bearer ").encode()
-        if not self.settings.admin_key or not hmac.compare_digest(given, self.settings.admin_key.encode()):
-            return error_response(401, "invalid_api_key", "give the admin key: Authorization: Bearer ...")
-        if path == "/admin/budgets" and request.method == "GET":
-            balances = {account.name: self.tree.balance(account)._asdict() for account in self.settings.accounts}
-            return web.json_response(balances)
-        if path == "/admin/drain" and request.method == "POST":
-            self.draining = True
-            return web.json_response({"draining": True})
-        return error_response(404, "not_found", "there are GET /admin/budgets and POST /admin/drain")
-
-    def _metrics(self) -> str:
-        lines = ["# TYPE shadowprice_requests_total counter"]
-        kinds = ("granted", "shrunk", "declined", "exhausted")
-        lines += [f'shadowprice_requests_total{{decision="{k}"}} {self.counts["requests", k]}' for k in kinds]
-        for name in ("tokens", "ledger_errors", "clients_left"):
-            lines += [f"# TYPE shadowprice_{name}_total counter", f"shadowprice_{name}_total {self.counts[name, '']}"]
-        lines += ["# TYPE shadowprice_price gauge", f"shadowprice_price {self.settings.price:.6g}"]
-        lines.append("# TYPE shadowprice_available_tokens gauge")
-        for account in self.settings.accounts:
-            lines.append(f'shadowprice_available_tokens{{account="{account.name}"}} {self.tree.available(account)}')
-        return "\n".join(lines) + "\n"
+        if path:  # of the account that allows the fewest tokens
+            rooms: Callable[[Account], float] = lambda each: self.tree.available(each) / terms.rate(each.money)  # noqa: E731
+            tightest = min(path, key=rooms)
+            bounds = tightest.window.bounds(now := self.tree.clock())
+            found["x-ratelimit-limit-tokens"] = str(int(tightest.limit / terms.rate(tightest.money)))
+            found["x-ratelimit-remaining-tokens"] = str(int(rooms(tightest)))
+            found["x-ratelimit-reset-tokens"] = f"{bounds[1] - now:.0f}s" if bounds else "never"
+        return found if decision.grant else {**found, "x-should-retry": "false"}
 
 
 # --- forms -------------------------------------------------------------------------------------
 
 
-async def _content(request: web.BaseRequest) -> bytes:
-    """The body of a request: bounded in size and time."""
-    if (request.content_length or 0) > _LARGEST:
-        raise InputError(f"the body has more than {_LARGEST} bytes", fix="send less")
-    parts, size = [], 0
-    try:
-        async with asyncio.timeout(_PATIENCE):
-            while chunk := await request.content.readany():
-                size += len(chunk)
-                if size > _LARGEST:
-                    raise InputError(f"the body has more than {_LARGEST} bytes", fix="send less")
-                parts.append(chunk)
-    except TimeoutError:
-        raise InputError("the body did not arrive in time", fix="send it faster") from None
-    return b"".join(parts)
+def bearer(request: web.BaseRequest) -> str:
+    """The key in a request; "" if it has none."""
+    kind, _, key = request.headers.get("Authorization", "").partition(" ")
+    return key.strip() if kind.lower() == "bearer" else ""
 
 
-def _value(text: str) -> float:
+def _value(text: str | None, tenant: Tenant) -> float:
+    """What a correct answer is worth: as the request says, but no more than its tenant may say."""
+    if text is None:
+        return tenant.value
     try:
         value = float(text)
     except ValueError:
         value = -1.0
     if not 0 <= value <= 1e9:
         raise InputError(f"x-shadowprice-value is {text!r:.40}", fix="give a number from 0 to 1e9")
-    return value
+    return value if tenant.max_value is None else min(value, tenant.max_value)

@@ -103,25 +103,34 @@ class Pacer:
         """Utility per unit."""
         return self._price
 
-    def observe(self, offers: Offers) -> None:
-        """Requests that have arrived since the last call, whatever becomes of them."""
-        self._sample.add(offers.gain, offers.cost)
-        self._arrivals.count += len(offers)
+    def observe(self, offers: Offers, arrivals: int | None = None) -> None:
+        """Requests that have arrived since the last call, whatever becomes of them.
 
-    def update(self, now: float, spent: float, demanded: float, *, in_flight: float = 0.0) -> float:
+        arrivals  how many they stand for, if they are only some of them
+        """
+        self._sample.add(offers.gain, offers.cost)
+        self._arrivals.count += len(offers) if arrivals is None else arrivals
+
+    def update(
+        self, now: float, spent: float, demanded: float, *, in_flight: float = 0.0, left: float | None = None
+    ) -> float:
         """The new price. The first call should be when the window starts, or the process that paces it.
 
         now        seconds since the window's start
         spent      units charged since the last call
         demanded   units that requests since the last call are expected to cost at the price: `Purchase.cost`
         in_flight  those of them that belong to answers which have not ended
+        left       units not charged yet, where others spend from the same budget; else the budget less all `spent`
         """
         time = min(max(checked_scalar("now", now) / self._length, self._now), 1.0)
         self._spent += checked_scalar("spent", spent)
         self._demanded += checked_scalar("demanded", demanded)
         under_way = checked_scalar("in_flight", in_flight)
         bias = self._bias(under_way)
-        left = max(0.0, self._budget / bias - self._spent / bias - under_way)
+        rest = self._budget - self._spent if left is None else checked_scalar("left", left)
+        left = max(0.0, rest / bias - under_way)
+        if not (self._arrivals.started or demanded):  # a process starts: what was before is not known
+            self._now = time
         past, progress = self._arrivals.progress(self._now), self._arrivals.progress(time)
         self._arrivals.advance(time)
         self._now = time
@@ -240,6 +249,10 @@ class _Arrivals:
         if self._past is None:
             return self.count / max(seen, 1e-3)
         return (_PAST * self._past + self.count) / (_PAST + seen)
+
+    @property
+    def started(self) -> bool:
+        return self._first is not None
 
     def to_come(self) -> float:
         return 1 + self._total() * (1 - self.progress(self._time))

@@ -17,6 +17,7 @@ higher price never buys more; compared by surplus it would, where grants differ 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -83,6 +84,25 @@ class Offers:
         some = object.__new__(Offers)
         some.tokens, some.gain = self.tokens[requests], self.gain[requests]
         some.cost, some.index = self.cost[requests], self.index[requests]
+        return some
+
+    @classmethod
+    def joined(cls, parts: Sequence[Offers]) -> Offers:
+        """The offers to all requests of `parts`, in order."""
+        every = object.__new__(cls)
+        for name in ("tokens", "gain", "cost", "index"):
+            setattr(every, name, np.concatenate([getattr(part, name) for part in parts]))
+        return every
+
+    def up_to(self, grant: ArrayLike) -> Offers:
+        """The offers to requests that may buy no more than this grant, one of those that they were offered."""
+        last = (self.tokens <= np.broadcast_to(grant, (len(self),))[:, None]).sum(axis=1) - 1
+        column = np.minimum(np.arange(self.tokens.shape[1]), last[:, None])
+        some = object.__new__(Offers)
+        some.tokens, some.gain, some.cost = (
+            np.take_along_axis(each, column, axis=1) for each in (self.tokens, self.gain, self.cost)
+        )
+        some.index = np.where(column == np.arange(self.tokens.shape[1]), self.index, 0.0)
         return some
 
     def at(self, price: float) -> Purchase:

@@ -1,0 +1,103 @@
+"""What comes in, within bounds: bodies by size and time, connections by number.
+
+a body above `_LARGEST` bytes        413, before it is read if it says its length
+a body that takes longer             408, after `_PATIENCE` seconds
+bodies of many clients together      503 above `_TOGETHER` bytes in memory
+headers that do not end              the connection is closed after `_HEADERS` seconds
+connections above `CONNECTIONS`      closed at once
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from shadowprice.errors import MissingExtra
+
+try:
+    from aiohttp import web
+except ImportError:
+    raise MissingExtra("gateway", "the gateway") from None
+
+__all__ = ["CONNECTIONS", "Intake", "Refusal", "Server"]
+
+CONNECTIONS = 12_000
+_HEADERS = 30.0  # seconds
+_LINGER = 2.0  # seconds for which the rest of a body that was refused is read
+_LARGEST = 16 * 2**20
+_PATIENCE = 30.0
+_TOGETHER = 256 * 2**20
+_SPARE = 512  # files beside the connections: those to upstreams have a limit of their own
+
+
+class Refusal(Exception):
+    """A request that is refused before it is understood."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(message)
+        self.status, self.code = status, code
+
+
+class Intake:
+    """Reads bodies, and counts what is in memory."""
+
+    def __init__(self) -> None:
+        self._held = 0  # bytes
+
+    @asynccontextmanager
+    async def body(self, request: web.BaseRequest) -> AsyncIterator[bytes]:
+        """The body of a request; it counts as in memory until the block ends."""
+        if (request.content_length or 0) > _LARGEST:
+            raise Refusal(413, "request_too_large", f"the body has more than {_LARGEST} bytes")
+        parts: list[bytes] = []
+        size = 0
+        try:
+            try:
+                async with asyncio.timeout(_PATIENCE):
+                    while chunk := await request.content.readany():
+                        size += len(chunk)
+                        self._held += len(chunk)
+                        if size > _LARGEST:
+                            raise Refusal(413, "request_too_large", f"the body has more than {_LARGEST} bytes")
+                        if self._held > _TOGETHER:
+                            raise Refusal(503, "overloaded", "too many large requests at a time: try again later")
+                        parts.append(chunk)
+            except TimeoutError:
+                raise Refusal(408, "timeout", f"the body did not arrive within {_PATIENCE:.0f} seconds") from None
+            yield b"".join(parts)
+        finally:
+            self._held -= size
+
+
+class Server(web.Server):
+    """Closes connections above a number at once, so that one client cannot use up all files of the process."""
+
+    def __init__(self, handle: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]) -> None:
+        super().__init__(
+            handle,
+            handler_cancellation=True,  # a client that leaves ends its request
+            keepalive_timeout=_HEADERS,
+            lingering_time=_LINGER,
+            access_log=None,
+        )
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if hard == resource.RLIM_INFINITY or soft < hard:
+            wanted = 65_536 if hard == resource.RLIM_INFINITY else hard
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self.most = max(16, min(CONNECTIONS, (files - _SPARE) * 2 // 3))
+        self.refused = 0
+
+    def __call__(self) -> asyncio.Protocol:  # type: ignore[override]
+        if len(self.connections) >= self.most:
+            self.refused += 1
+            return _Closed()
+        return super().__call__()
+
+
+class _Closed(asyncio.Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.abort()

@@ -1,0 +1,158 @@
+"""Routes at work: which server gets a request, and which one if that fails.
+
+A request names a route or the model of one, and is sent to it; if that route fails before anything was answered, to
+its fallbacks in turn. A route without a model takes any name, and passes it on. Every attempt is decided, reserved and
+charged on its own (`server`), so that fallbacks stay inside the same budgets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from shadowprice.backends._charging import Density
+from shadowprice.cost import Rates
+from shadowprice.errors import BackendError, Denied, MissingExtra, Unavailable
+
+try:
+    import aiohttp
+except ImportError:
+    raise MissingExtra("gateway", "the gateway") from None
+
+__all__ = ["HOP", "Route", "Upstream", "Upstreams"]
+
+_LARGE = 2**20  # bytes; aiohttp wants larger requests as files
+_PAUSE = 5.0  # seconds in which a route that cannot be reached comes after its fallbacks
+# Headers that belong to one connection, and those that are for the gateway.
+HOP = {
+    "connection", "content-encoding", "content-length", "host", "keep-alive", "proxy-authorization", "te", "trailer",
+    "transfer-encoding", "upgrade", "accept-encoding",
+}  # fmt: skip
+_KEYS = {"authorization", "api-key", "x-api-key", "cookie"}
+
+
+@dataclass(frozen=True)
+class Route:
+    """A model behind an endpoint.
+
+    base_url   with the version: http://127.0.0.1:8000/v1
+    model      the name that the server knows; "": whatever the request names
+    rates      None: unknown, and budgets can only be in tokens
+    context    the most tokens of a prompt and its answer; None: unknown
+    api_key    "": the client's own is passed on, if the gateway has no keys of its own
+    """
+
+    name: str
+    base_url: str
+    model: str = ""
+    rates: Rates | None = None
+    context: int | None = None
+    api_key: str = ""
+    max_concurrency: int | None = None
+    fallbacks: tuple[str, ...] = ()
+
+
+class Upstream:
+    """A route, and what is known about its server."""
+
+    def __init__(self, route: Route) -> None:
+        self.route = route
+        self.density = Density()
+        self.violation = ""  # it ignored a limit: nothing more is sent there
+        self.down = 0.0  # until then, as far as is known
+        self._free = asyncio.Semaphore(route.max_concurrency) if route.max_concurrency else None
+
+    @property
+    def busy(self) -> bool:
+        return self._free is not None and self._free.locked()
+
+    def slot(self) -> AbstractAsyncContextManager[Any]:
+        """Waits until the server may get another request."""
+        return self._free or nullcontext()
+
+    def failed(self, error: BackendError) -> None:
+        if isinstance(error, Unavailable) and not error.sent:
+            self.down = time.monotonic() + _PAUSE
+
+    def rewritten(self, body: dict[str, Any]) -> dict[str, Any]:
+        """The body with the name of the model that the server knows."""
+        if self.route.model and body.get("model") != self.route.model:
+            return {**body, "model": self.route.model}
+        return body
+
+
+class Upstreams:
+    """All routes, and the connections to them; `keys`: whether clients authenticate with keys of the gateway."""
+
+    def __init__(self, routes: Sequence[Route], *, keys: bool) -> None:
+        self._all = {route.name: Upstream(route) for route in routes}
+        self._keys = keys
+        timeout = aiohttp.ClientTimeout(total=600, sock_connect=10)
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=30)
+        self._client = aiohttp.ClientSession(timeout=timeout, connector=connector, auto_decompress=True)
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._all)
+
+    @property
+    def takes_any(self) -> Upstream | None:
+        """The route that takes any model, if there is one."""
+        return next((each for each in self._all.values() if not each.route.model), None)
+
+    def choose(self, model: object) -> list[Upstream]:
+        """The routes for a model, the preferred first; empty if there are none."""
+        every = self._all.values()
+        found = self._all.get(model) if isinstance(model, str) else None
+        found = found or next((each for each in every if each.route.model and each.route.model == model), None)
+        found = found or self.takes_any
+        if not found and model is None and len(self._all) == 1:  # a client that leaves the model to the server
+            found = next(iter(every))
+        if not found:
+            return []
+        order = [found, *(self._all[name] for name in found.route.fallbacks)]
+        order = list(dict.fromkeys(order))
+        # Fallbacks first while a route cannot be reached, and while it has as many requests as it may.
+        now = time.monotonic()
+        return sorted(order, key=lambda each: bool(each.violation) or each.down > now or each.busy)
+
+    def state(self) -> list[dict[str, Any]]:
+        """What is known about every route, for operators."""
+        now = time.monotonic()
+        return [
+            {"name": name, "model": each.route.model, "unreachable": each.down > now, "violation": each.violation}
+            for name, each in self._all.items()
+        ]
+
+    async def open(
+        self, upstream: Upstream, method: str, end: str, query: str, given: Mapping[str, str], content: bytes
+    ) -> aiohttp.ClientResponse:
+        """The server's response, whatever its status."""
+        route = upstream.route
+        own = self._keys or route.api_key
+        headers = {
+            name: value
+            for name, value in given.items()
+            if name.lower() not in HOP
+            and not name.lower().startswith("x-shadowprice-")
+            and not (own and name.lower() in _KEYS)
+        }
+        headers["Accept-Encoding"] = "identity"
+        if route.api_key:
+            headers["Authorization"] = f"Bearer {route.api_key}"
+        url = f"{route.base_url.rstrip('/')}{end}{'?' if query else ''}{query}"
+        data = io.BytesIO(content) if len(content) > _LARGE else content or None
+        return await self._client.request(method, url, data=data, headers=headers, allow_redirects=False)
+
+
+def can_fall_back(error: BackendError) -> bool:
+    """Whether another route may do better: the request itself is not at fault."""
+    return isinstance(error, Unavailable | Denied)

@@ -1,0 +1,153 @@
+"""Whole gateways: money, embeddings, shadow mode, several processes, clients of all kinds."""
+
+import asyncio
+import json
+
+import pytest
+
+from ..backends.hostile import Server
+from .inside import CHAT, configured, run, served
+from .upstream import LENGTH, gateway, model
+
+MONEY = """
+budgets = ["$0.002", "10k/day"]
+{top}
+[[route]]
+name = "m"
+base_url = "{url}"
+model = "m1"
+rates = {{ input = 1.0, output = 2.0 }}
+"""
+
+
+async def reads(request, reply):
+    await reply.json(200, {"object": "list", "data": [], "usage": {"prompt_tokens": 7, "total_tokens": 7}})
+
+
+def money(tmp_path, work, behave=model, top=""):
+    async def main(upstream):
+        config = configured(tmp_path, MONEY.format(url=upstream.url, top=top))
+        async with served(config, tmp_path) as client:
+            await work(client, upstream)
+
+    with Server(behave) as upstream:
+        run(main(upstream))
+
+
+def test_budgets_in_money_charge_what_was_read_and_generated(tmp_path):
+    async def work(client, upstream):
+        status, _, headers = await client.chat(max_tokens=50)
+        assert status == 200
+        assert await client.spent("all total dollars") == 5 * 1000 + 50 * 2000
+        assert await client.spent("all day") == 50
+        assert headers["x-ratelimit-limit-tokens"] == "1000"  # $0.002 at $2 a million
+
+    money(tmp_path, work)
+
+
+def test_a_budget_in_money_is_never_exceeded(tmp_path):
+    async def work(client, upstream):
+        answers = await asyncio.gather(*(client.chat(stream=bool(i % 2), max_tokens=90) for i in range(60)))
+        statuses = [status for status, _, _ in answers]
+        assert set(statuses) == {200, 402}
+        cost = statuses.count(200) * 5 * 1000 + upstream.generated * 2000
+        assert cost <= 2_000_000
+
+    money(tmp_path, work)
+
+
+def test_what_cannot_be_bounded_is_refused_where_it_costs_money(tmp_path):
+    image = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x/y.png"}}]}]
+
+    async def work(client, upstream):
+        status, content, _ = await client.chat(messages=image)
+        assert status == 400
+        assert "context" in content["error"]["message"]
+        assert (await client.ask("POST", "/v1/moderations", {"input": "x"}))[0] == 404
+        assert upstream.requests == []
+
+    money(tmp_path, work)
+
+
+def test_embeddings_pass_and_are_charged_what_they_read(tmp_path):
+    async def work(client, upstream):
+        body = {"model": "m", "input": ["one", "two"]}
+        status, content, headers = await client.ask("POST", "/v1/embeddings", body)
+        assert (status, content["object"]) == (200, "list")
+        assert upstream.requests[-1].body == {**body, "model": "m1"}
+        assert headers["x-shadowprice-decision"] == "granted"
+        assert await client.spent("all total dollars") == 7000
+        assert await client.spent("all day") == 7
+        status, content, _ = await client.ask("POST", "/v1/embeddings", {"model": "m", "input": "x" * 20_000})
+        assert (status, content["error"]["code"]) == (402, "budget_exhausted")
+        assert len(upstream.requests) == 1
+
+    money(tmp_path, work, reads)
+
+
+def test_in_shadow_mode_a_scarce_budget_declines_nothing_and_reports(tmp_path):
+    async def work(client, upstream):
+        found = [await client.chat() for _ in range(12)]
+        assert {status for status, _, _ in found} == {200}
+        assert found[-1][2]["x-shadowprice-decision"] == "exhausted"
+        assert "max_completion_tokens" not in upstream.requests[-1].body
+        assert await client.spent("all day") == upstream.generated == 12 * LENGTH
+
+    money(tmp_path, work, top='mode = "shadow"')
+
+
+def test_the_log_has_no_prompt_no_answer_and_no_key(tmp_path):
+    async def work(client, upstream):
+        await client.chat("some-client-key", messages=[{"role": "user", "content": "a private question"}])
+        (line,) = client.lines
+        assert json.loads(line)["decision"] in ("granted", "shrunk")
+        assert "private" not in line
+        assert "some-client-key" not in line
+        assert "w1" not in line
+
+    money(tmp_path, work, top='log = "json"')
+
+
+def test_a_mistake_of_the_gateway_is_an_answer_and_not_a_broken_connection(tmp_path, monkeypatch, caplog):
+    async def work(client, upstream):
+        monkeypatch.setattr(client.app.gateway.prices, "purses", lambda *_: 1 / 0)
+        status, content, _ = await client.chat()
+        assert (status, content["error"]["code"]) == (500, "internal_error")
+        assert "a request failed" in caplog.text
+        assert upstream.requests == []
+
+    money(tmp_path, work)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [("GET", "/", 404), ("GET", "/v2/x", 404), ("POST", "/healthz", 405), ("GET", "/openapi.json", 200)],
+)
+def test_other_paths(tmp_path, method, path, status):
+    async def work(client, upstream):
+        assert (await client.ask(method, path))[0] == status
+
+    money(tmp_path, work)
+
+
+def test_several_workers_share_the_port_and_the_budget(tmp_path):
+    async def work(url, upstream):
+        import aiohttp
+
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True)) as session:
+
+            async def post():
+                async with session.post(url + "/chat/completions", json={**CHAT, "max_tokens": 60}) as response:
+                    return response.status, response.headers["x-shadowprice-decision"]
+
+            found = await asyncio.gather(*(post() for _ in range(100)))
+            assert {status for status, _ in found} == {200, 402}
+            for _ in range(40):  # what one process holds and does not use, the other gets
+                await post()
+        assert 1900 < upstream.generated <= 2000
+
+    with Server(model) as upstream:
+        with gateway(upstream.url, tmp_path, "--workers", "2") as (url, process):
+            run(work(url, upstream))
+        assert process.returncode == 0
+    assert list((tmp_path / "workers").iterdir()) == []
