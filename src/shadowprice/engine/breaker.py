@@ -45,6 +45,11 @@ class Breaker:
         self._since, self._before = 0.0, self._window  # the first failure in a row, and the window until then
         self._pause, self._until = pause, 0.0
 
+    @property
+    def cause(self) -> str:
+        """Of the latest failure, in a few words."""
+        return self._cause
+
     def room(self, under_way: int, now: float) -> int:
         """How many attempts may be sent now."""
         if self.reason:

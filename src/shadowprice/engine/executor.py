@@ -15,26 +15,32 @@ included in that share are what was under way at the same time, and the probes o
 
 A server that ignores a limit breaks the promise of the budget. Answers under way are received to their end and
 charged for what they used; nothing more is sent.
+
+**Routes.** With several backends each has its rates, its breaker and its places in flight, and work names its route. A
+route in an outage, or one that refuses everything, is dropped: the scheduler is asked to do without it
+(`Routed.drop`). Only the last one is waited for.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
-from collections.abc import Awaitable, Callable
+from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
-import orjson
-
-from shadowprice.accounts.sqlite import Ledger, Settlement
-from shadowprice.backends.base import Backend, join
+from shadowprice.accounts.sqlite import Ledger
+from shadowprice.backends.base import Backend
 from shadowprice.cost import TOKENS, Rates, show
+from shadowprice.engine._attempts import Attempt, Repetition, checked, failure, settlement
 from shadowprice.engine.breaker import Breaker
+from shadowprice.engine.progress import USUAL, Progress, Tolerance
 from shadowprice.engine.scheduler import Report, Scheduler, Work
 from shadowprice.errors import BackendError, LimitViolated, Unavailable
-from shadowprice.formats.results import chunk_line, result_line
+from shadowprice.formats.results import result_line
 from shadowprice.types import Completion, Result, Usage
+
+__all__ = ["USUAL", "Channel", "Grader", "Progress", "Tolerance", "execute"]
 
 # Whether the answer to a request, by its id, is correct; None: unknown. Called in a thread, and at the end for
 # answers that were cut. A scheduler stops sampling at a correct one.
@@ -45,55 +51,18 @@ _POLL = 0.2  # seconds between two checks whether the execution was stopped, whi
 
 
 @dataclass(frozen=True)
-class Tolerance:
-    """How many faults of a server an execution tolerates.
+class Channel:
+    """A backend where there are several: what its tokens cost, and how many requests it takes at the same time."""
 
-    patience  seconds that an outage may last before the execution stops
-    pause     seconds before the first repetition; later ones wait twice as long each time
-    exposure  share of the budget that may be taken on the server's word
-    """
-
-    patience: float = 300.0
-    pause: float = 0.5
-    exposure: float = 0.1
-
-
-USUAL = Tolerance()
-
-
-@dataclass
-class Progress:
-    """The progress of an execution, passed to `on_event` whenever something has happened.
-
-    After `stop` nothing more is sent, and what is under way is finished; `stopped` is the reason. `waiting` says what
-    is being waited for, if the server is unavailable. `generating` are the tokens of answers under way, which are not
-    in `spent` yet, as far as the backend knows them.
-    """
-
-    budget: int
-    spent: int = 0
-    tokens: int = 0  # generated, also where units are money
-    price: float | None = None
-    rounds: int = 0
-    running: int = 0
-    outcomes: Counter[str] = field(default_factory=Counter)
-    waiting: str = ""
-    stopped: str = ""
-    generating: int = 0
-
-    def restart(self) -> None:
-        """For another execution of the same run."""
-        self.running, self.generating, self.waiting, self.stopped = 0, 0, "", ""
-        self.outcomes.clear()
-
-    def stop(self, reason: str) -> None:
-        self.stopped = self.stopped or reason
+    backend: Backend
+    rates: Rates
+    concurrency: int | None = None
 
 
 async def execute(
     scheduler: Scheduler,
     ledger: Ledger,
-    backend: Backend,
+    backend: Backend | Mapping[str, Channel],
     *,
     concurrency: int = 8,
     attempts: int = 4,
@@ -107,14 +76,16 @@ async def execute(
 ) -> Progress:
     """Sends what `scheduler` decides on until nothing is worth its price; everything is recorded in the ledger.
 
+    backend      or one by route, each with rates of its own; then `rates` are not used
     concurrency  pieces of work under way at the same time
     attempts     at one piece of work, as long as they are known to have generated nothing; outages do not count
     record_rest  whether the ledger keeps the results of requests that were never sent
     on_result    called with the result of every request, once it is in the ledger
     """
     progress = progress or Progress(ledger.budget)
-    breaker = Breaker(concurrency, tolerance.patience, tolerance.pause)
-    loop = _Loop(scheduler, ledger, backend, concurrency, attempts, tolerance, rates, grade, progress, breaker)
+    channels = backend if isinstance(backend, Mapping) else {"": Channel(backend, rates)}
+    sites = {name: _Site(channel, _breaker(channel, concurrency, tolerance)) for name, channel in channels.items()}
+    loop = _Loop(scheduler, ledger, sites, concurrency, attempts, tolerance, grade, progress)
     loop.on_result, loop.on_event = on_result, on_event
     await loop.run()
     if record_rest:
@@ -122,43 +93,40 @@ async def execute(
     return progress
 
 
-class _Attempt(NamedTuple):
-    """An attempt at a piece of work: the number of those before it that count, and when it was sent."""
-
-    reservation: int
-    work: Work
-    tried: int
-    turn: int
+def _breaker(channel: Channel, concurrency: int, tolerance: Tolerance) -> Breaker:
+    return Breaker(min(concurrency, channel.concurrency or concurrency), tolerance.patience, tolerance.pause)
 
 
-class _Repetition(NamedTuple):
-    """A piece of work that generated nothing and is sent again, from `due` on."""
+@dataclass
+class _Site:
+    """A backend of this execution, and the state of its server."""
 
-    work: Work
-    tried: int
-    error: BackendError
-    due: float
+    channel: Channel
+    breaker: Breaker
+    under_way: int = 0
+
+    @property
+    def rates(self) -> Rates:
+        return self.channel.rates
 
 
 @dataclass
 class _Loop:
     scheduler: Scheduler
     ledger: Ledger
-    backend: Backend
+    sites: dict[str, _Site]  # by route; one with an empty name where there are no routes
     concurrency: int
     attempts: int
     tolerance: Tolerance
-    rates: Rates
     grade: Grader | None
     progress: Progress
-    breaker: Breaker
     on_result: Callable[[Result], None] = lambda result: None
     on_event: Callable[[Progress], None] = lambda progress: None
     workers: list[asyncio.Task[None]] = field(default_factory=list)  # as many as were ever busy at the same time
-    idle: list[asyncio.Future[_Attempt]] = field(default_factory=list)  # what workers wait for
+    idle: list[asyncio.Future[Attempt]] = field(default_factory=list)  # what workers wait for
     under_way: set[int] = field(default_factory=set)  # reservations
-    ended: deque[tuple[_Attempt, Report]] = field(default_factory=deque)
-    repeated: deque[_Repetition] = field(default_factory=deque)
+    ended: deque[tuple[Attempt, Report]] = field(default_factory=deque)
+    repeated: deque[Repetition] = field(default_factory=deque)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     crash: BaseException | None = None
     exposed: int = 0  # grants taken on the server's word, in units; repetitions and probes of outages are left out
@@ -166,8 +134,9 @@ class _Loop:
 
     async def run(self) -> None:
         clock = asyncio.get_running_loop()
-        generating = getattr(self.backend, "generating", None)
-        ticker = asyncio.create_task(self._tick(generating)) if generating else None
+        backends = [site.channel.backend for site in self.sites.values()]
+        counters = [backend.generating for backend in backends if hasattr(backend, "generating")]
+        ticker = asyncio.create_task(self._tick(counters)) if counters else None
         try:
             while True:
                 with self.ledger.together():  # one wait for the disk
@@ -177,13 +146,14 @@ class _Loop:
                     self._ended(result)
                 for each in starting:
                     self.under_way.add(each.reservation)
+                    self._site(each.work).under_way += 1
                     if self.idle:
                         self.idle.pop().set_result(each)
                     else:
                         self.workers.append(asyncio.create_task(self._work(each)))
                 delay = self._delay(clock.time())
                 ends = not self.under_way and delay is None
-                self._notify("" if ends else self.breaker.describe(clock.time()))
+                self._notify("" if ends else self._describe(clock.time()))
                 if ends:
                     break
                 timer = clock.call_later(delay, self.wake.set) if delay is not None else None
@@ -199,50 +169,80 @@ class _Loop:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _tick(self, generating: Callable[[], Awaitable[int]]) -> None:
+    def _site(self, work: Work) -> _Site:
+        return self.sites[work.route]
+
+    def _describe(self, now: float) -> str:
+        """What is being waited for, if anything is."""
+        return next((text for site in self.sites.values() if (text := site.breaker.describe(now))), "")
+
+    async def _tick(self, counters: list[Callable[[], Any]]) -> None:
         """Reports every second while answers are generated: an event is otherwise the end of one."""
         while True:
             await asyncio.sleep(_TICK)
             if self.under_way:
-                self.progress.generating = await generating()
+                self.progress.generating = sum([await count() for count in counters])
                 self.on_event(self.progress)
 
     # --- sending -------------------------------------------------------------------------------
 
-    def _reserve(self, now: float) -> list[_Attempt]:
+    def _reserve(self, now: float) -> list[Attempt]:
         """As much work as the concurrency allows, once it is reserved."""
         starting: list[tuple[Work, int]] = []  # and the number of attempts before
-        available, turn = self.ledger.available, self.breaker.turn
-        room = 0 if self.progress.stopped else self.breaker.room(len(self.under_way), now)
+        available, sites = self.ledger.available, self.sites
+        room = {name: 0 if self.progress.stopped else self._room(name, now) for name in sites}
+
+        def start(work: Work, tried: int) -> None:
+            nonlocal available
+            starting.append((work, tried))
+            available -= work.bound
+            room[work.route] -= 1
+
         for _ in range(len(self.repeated)):
             again = self.repeated.popleft()
-            if len(starting) < room and now >= again.due and again.work.bound <= available:
-                starting.append((again.work, again.tried))
-                available -= again.work.bound
+            if room[again.work.route] > 0 and now >= again.due and again.work.bound <= available:
+                start(again.work, again.tried)
             else:
                 self.repeated.append(again)
         available -= sum(again.work.bound for again in self.repeated)  # held back
-        room = min(room, self.concurrency - len(self.under_way) - len(self.repeated))
-        avoid = self.breaker.failing if self.breaker.open else ()
-        while len(starting) < room and (work := self.scheduler.next(available, avoid)) is not None:
-            starting.append((work, 0))
-            available -= work.bound
+        places = self.concurrency - len(self.under_way) - len(self.repeated)
+        avoid = {place for site in sites.values() if site.breaker.open for place in site.breaker.failing}
+        while len(starting) < places and any(left > 0 for left in room.values()):
+            if (work := self._next(available, avoid, room)) is None:
+                break
+            start(work, 0)
         reservations = self.ledger.reserve_many([(work.request.id, work.bound) for work, _ in starting])
         self.most_reserved = max(self.most_reserved, self.ledger.reserved)
-        return [_Attempt(number, *each, turn) for number, each in zip(reservations, starting, strict=True)]
+        return [
+            Attempt(number, work, tried, self._site(work).breaker.turn)
+            for number, (work, tried) in zip(reservations, starting, strict=True)
+        ]
+
+    def _room(self, route: str, now: float) -> int:
+        """How many attempts a route takes now."""
+        if route in self.progress.dropped:
+            return 0
+        site = self.sites[route]
+        return site.breaker.room(site.under_way, now)
+
+    def _next(self, available: int, avoid: set[int], room: dict[str, int]) -> Work | None:
+        closed = [route for route, left in room.items() if left <= 0]
+        more: dict[str, Any] = {"closed": closed} if closed else {}  # only a scheduler of several routes is asked so
+        return self.scheduler.next(available, avoid, **more)
 
     def _delay(self, now: float) -> float | None:
         """Seconds until something that waits may be sent; short, since the execution may be stopped meanwhile."""
-        if self.progress.stopped or not (self.repeated or self.breaker.wait(now)):
+        waits = [wait for site in self.sites.values() if (wait := site.breaker.wait(now))]
+        if self.progress.stopped or not (self.repeated or waits):
             return None
         if self.under_way:  # what ends next wakes the loop; before that only what can be sent is worth waking for
-            payable = any(again.work.bound <= self.ledger.available for again in self.repeated)
-            if not payable or not self.breaker.room(len(self.under_way), now):
+            available = self.ledger.available
+            if not any(again.work.bound <= available and self._room(again.work.route, now) for again in self.repeated):
                 return None
-        due = self.breaker.wait(now) or min(again.due for again in self.repeated) - now
+        due = min([*waits, *(again.due - now for again in self.repeated)])
         return min(max(due, 0.001), _POLL)
 
-    async def _work(self, attempt: _Attempt) -> None:
+    async def _work(self, attempt: Attempt) -> None:
         """Serves one attempt after another; a new task for each would take longer than all other steps."""
         clock = asyncio.get_running_loop()
         try:
@@ -257,14 +257,15 @@ class _Loop:
 
     async def _serve(self, work: Work) -> Report:
         try:
-            found = await self.backend.complete(work.body, work.grant, continue_from=work.so_far, suffix=work.suffix)
-            whole = _checked(work, found)
+            backend = self._site(work).channel.backend
+            found = await backend.complete(work.body, work.grant, continue_from=work.so_far, suffix=work.suffix)
+            whole = checked(work, found)
         except (Exception, asyncio.CancelledError) as problem:
             task = asyncio.current_task()
             if isinstance(problem, asyncio.CancelledError) and (task is None or task.cancelling()):
                 raise  # this execution is cancelled, not something that the backend waited for
-            error = problem if isinstance(problem, BackendError) else _failure(problem)
-            return Report(work, self._cost_of_failure(work, error), error=error)
+            error = problem if isinstance(problem, BackendError) else failure(problem)
+            return Report(work, self._cost_offailure(work, error), error=error)
         graded = self.grade is not None and not work.probe
         correct = await asyncio.to_thread(self._correct, work.request.id, whole) if graded else None
         return Report(work, self._cost(work, found), found, correct=correct)
@@ -277,20 +278,22 @@ class _Loop:
             return None
 
     def _cost(self, work: Work, found: Completion) -> int:
-        if not self.rates.priced:
+        rates = self._site(work).rates
+        if not rates.priced:
             return found.tokens
         if found.usage_source == "server" and found.input_tokens + found.cached_tokens:
-            return self.rates.cost(found.usage)
+            return rates.cost(found.usage)
         # The server did not count the prompt: it is charged as reserved.
-        return work.bound + self.rates.cost(Usage(output=max(0, found.tokens - work.grant)))
+        return work.bound + rates.cost(Usage(output=max(0, found.tokens - work.grant)))
 
-    def _cost_of_failure(self, work: Work, error: BackendError) -> int:
+    def _cost_offailure(self, work: Work, error: BackendError) -> int:
         """Nothing, the tokens that were generated, or the whole bound: the last if they are unknown, or cost money."""
         if error.tokens is None:
             return work.bound
-        if error.tokens == 0 or not self.rates.priced:
+        rates = self._site(work).rates
+        if error.tokens == 0 or not rates.priced:
             return error.tokens
-        return work.bound + self.rates.cost(Usage(output=max(0, error.tokens - work.grant)))
+        return work.bound + rates.cost(Usage(output=max(0, error.tokens - work.grant)))
 
     # --- settling ------------------------------------------------------------------------------
 
@@ -299,20 +302,23 @@ class _Loop:
         settlements, results = [], []
         while self.ended:
             attempt, report = self.ended.popleft()
+            breaker = self._site(report.work).breaker
             self.under_way.remove(attempt.reservation)
+            self._site(report.work).under_way -= 1
             if report.completion is not None:  # until the next tick counts again
                 self.progress.generating = max(0, self.progress.generating - report.completion.tokens)
-            tried = attempt.tried + (not self.breaker.open or report.cost > 0)
+            tried = attempt.tried + (not breaker.open or report.cost > 0)
             self._watch(attempt, report, now)
             again = self._again(report, tried, now)
             result = None if again else self._graded(self._done(report, tried))
-            settlements.append(_settlement(attempt.reservation, report, result))
+            settlements.append(settlement(attempt.reservation, report, result))
             if result is not None:
                 results.append(result)
         self.ledger.settle_many(settlements)
         unaffordable = not self.under_way and any(each.work.bound > self.ledger.available for each in self.repeated)
-        if self.progress.stopped or self.breaker.open or unaffordable:  # the last where a server exceeded its limits
-            given_up = self._give_up()
+        all_end = self.progress.stopped or unaffordable  # the last where a server exceeded its limits
+        if all_end or any(site.breaker.open for site in self.sites.values()):
+            given_up = self._give_up(everything=bool(all_end))
             for result in given_up:
                 if result.completion is not None:  # from parts or samples that were paid for earlier
                     self.ledger.record(result.id, result_line(result))
@@ -320,43 +326,59 @@ class _Loop:
         self.ledger.note_many((result.id, result_line(result)) for result in results if result.completion is None)
         return results
 
-    def _watch(self, attempt: _Attempt, report: Report, now: float) -> None:
+    def _watch(self, attempt: Attempt, report: Report, now: float) -> None:
         """Stops the execution if the server cannot be relied on."""
         error, work = report.error, report.work
+        breaker, rates = self._site(work).breaker, self._site(work).rates
         if error is None:
-            self.breaker.answered(attempt.turn)
-            if self.rates.priced and report.cost > work.bound:
+            breaker.answered(attempt.turn)
+            if rates.priced and report.cost > work.bound:
                 self.progress.stop(f"request {work.request.id!r:.80} cost more than its prompt and its limit can")
             return
-        if error.tokens == 0 and error.sent and not attempt.tried and not self.breaker.open:
+        if error.tokens == 0 and error.sent and not attempt.tried and not breaker.open:
             self.exposed += work.bound
-        self.breaker.failed(error, work.place, attempt.turn, now)
-        if self.breaker.reason:
-            self.progress.stop(self.breaker.reason)
+        breaker.failed(error, work.place, attempt.turn, now)
+        if breaker.reason or breaker.open:
+            self._lost(work.route, breaker)
         if isinstance(error, LimitViolated):
             self.progress.stop(str(error))
         if self.exposed > self.tolerance.exposure * self.ledger.budget + self.most_reserved:
-            believed = show(self.exposed, self.rates)
+            believed = show(self.exposed, rates)
             self.progress.stop(
                 f"the server failed requests worth {believed} and says that they cost nothing: more than "
                 f"--exposure allows; the last: {error}"
             )
+
+    def _lost(self, route: str, breaker: Breaker) -> None:
+        """A route is down, or refuses everything: others serve its requests. The last one is waited for."""
+        others = [name for name in self.sites if name != route and name not in self.progress.dropped]
+        if route in self.progress.dropped:
+            return
+        if others:
+            drop: Callable[[str, str], bool] = self.scheduler.drop  # type: ignore[attr-defined]
+            reason = breaker.reason or breaker.cause
+            self.progress.dropped[route] = reason
+            drop(route, reason)
+        elif breaker.reason:
+            self.progress.stop(breaker.reason)
 
     def _again(self, report: Report, tried: int, now: float) -> bool:
         """Whether the same piece of work is sent again: it is known to have generated nothing."""
         error = report.error
         if not isinstance(error, Unavailable) or error.tokens != 0 or tried >= self.attempts:
             return False
-        if self.progress.stopped or self.breaker.open:
+        breaker = self._site(report.work).breaker
+        if self.progress.stopped or breaker.open or report.work.route in self.progress.dropped:
             return False
-        due = now + self.breaker.pause(tried, error)
-        self.repeated.append(_Repetition(report.work, tried, error, due))
+        due = now + breaker.pause(tried, error)
+        self.repeated.append(Repetition(report.work, tried, error, due))
         return True
 
-    def _give_up(self) -> list[Result]:
-        """Gives the scheduler what waits to be repeated."""
-        reports = [(Report(each.work, 0, error=each.error), each.tried) for each in self.repeated]
-        self.repeated.clear()
+    def _give_up(self, *, everything: bool) -> list[Result]:
+        """Gives the scheduler what waits to be repeated: all of it, or what is at servers that are down."""
+        down = [each for each in self.repeated if everything or self._site(each.work).breaker.open]
+        reports = [(Report(each.work, 0, error=each.error), each.tried) for each in down]
+        self.repeated = deque(each for each in self.repeated if each not in down)
         return [result for report, tried in reports if (result := self._done(report, tried)) is not None]
 
     def _done(self, report: Report, tried: int) -> Result | None:
@@ -364,7 +386,7 @@ class _Loop:
         error = report.error
         if error is not None:
             free = isinstance(error, Unavailable) and error.tokens == 0
-            report = report._replace(attempts=tried, postponed=free and self.breaker.open)
+            report = report._replace(attempts=tried, postponed=free and self._site(report.work).breaker.open)
         return self.scheduler.done(report)
 
     def close(self) -> None:
@@ -400,37 +422,3 @@ class _Loop:
         progress.price, progress.rounds = self.scheduler.price, len(self.scheduler.rounds)
         progress.waiting = waiting
         self.on_event(progress)
-
-
-def _settlement(reservation: int, report: Report, result: Result | None) -> Settlement:
-    """How an attempt ends in the ledger: with an answer, with a part of one, or with its cost alone."""
-    answered = result is not None and result.completion is not None
-    if report.completion is None:
-        if report.cost == 0 and not answered:
-            sent = report.error is not None and report.error.sent
-            return Settlement("free" if sent else "void", reservation, 0, None, None)
-        usage = Usage(output=report.error.tokens or 0) if report.error else Usage()
-    else:
-        usage = report.completion.usage
-        if result is None:
-            part = chunk_line(report.completion, sample=report.work.sample, landing=bool(report.work.suffix))
-            return Settlement("chunk", reservation, report.cost, usage, part)
-    line = result_line(result) if result is not None and answered else None
-    return Settlement("settle", reservation, report.cost, usage, line)
-
-
-def _failure(problem: BaseException) -> BackendError:
-    """For an exception that no backend should raise: what was generated before it is unknown."""
-    line = " ".join(f"{type(problem).__name__}: {problem}".split())
-    return Unavailable(line[:300], tokens=None)
-
-
-def _checked(work: Work, found: Completion) -> Completion:
-    """The answer so far; raises if it cannot be charged, continued or written."""
-    if not isinstance(found, Completion):
-        raise TypeError(f"the backend gave {type(found).__name__}, not a Completion")
-    counts = output, input, cached = found.tokens, found.input_tokens, found.cached_tokens
-    if not type(output) is type(input) is type(cached) is int or min(counts) < 0:
-        raise ValueError(f"the backend counted {counts} tokens")
-    orjson.dumps((found.text, found.body, found.flags, found.ids))
-    return found if work.probe else join(work.so_far, found, work.suffix)

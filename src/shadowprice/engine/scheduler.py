@@ -38,6 +38,7 @@ class Work(NamedTuple):
     so_far   the part of the answer to continue from
     suffix   text to continue with, after `so_far`: asks for the final answer
     probe    the answer to the suffix is not an answer to the request, and is not graded
+    route    the name of the route that answers; empty where there is only one
     """
 
     place: int
@@ -49,6 +50,7 @@ class Work(NamedTuple):
     suffix: str = ""
     sample: int = 0
     probe: bool = False
+    route: str = ""
 
 
 class Report(NamedTuple):

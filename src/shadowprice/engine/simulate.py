@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from shadowprice.cost import TOKENS, Rates
@@ -30,17 +30,18 @@ def simulate(
     answer: Callable[[Work], Completion],
     budget: int,
     *,
-    rates: Rates = TOKENS,
+    rates: Rates | Mapping[str, Rates] = TOKENS,
     correct: Callable[[Work, Completion], bool] | None = None,
 ) -> Outcome:
     """Drives `scheduler` until nothing is worth its price, one piece of work at a time.
 
-    `answer` is the recorded answer to a piece of work, `correct` whether an answer that ended is correct.
+    `answer` is the recorded answer to a piece of work, `correct` whether an answer that ended is correct. `rates` may
+    be given by route.
     """
     outcome = Outcome(budget)
     while work := scheduler.next(budget - outcome.spent):
         found = answer(work)
-        cost = rates.cost(found.usage)
+        cost = (rates if isinstance(rates, Rates) else rates[work.route]).cost(found.usage)
         assert cost <= work.bound <= budget - outcome.spent, f"{work.request.id}: {cost} units, {work.bound} reserved"
         outcome.spent += cost
         outcome.work.append(work)

@@ -109,9 +109,15 @@ def text_of_response(body: dict[str, Any]) -> str:
 # --- parts of answers --------------------------------------------------------------------------
 
 
-def chunk_line(part: Completion, *, sample: int, landing: bool) -> bytes:
+def chunk_line(part: Completion, *, sample: int, landing: bool, route: str = "") -> bytes:
     """A part of an answer, as the ledger keeps it until the answer is complete."""
-    return orjson.dumps({"sample": sample, "landing": landing, "part": asdict(part)})
+    where = {"route": route} if route else {}
+    return orjson.dumps({"sample": sample, "landing": landing, "part": asdict(part), **where})
+
+
+def route_of_chunk(line: bytes) -> str:
+    """The route that gave a part of an answer; empty where there is only one."""
+    return str(orjson.loads(line).get("route", ""))
 
 
 def parse_chunk(line: bytes) -> tuple[Completion, int, bool]:

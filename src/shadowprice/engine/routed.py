@@ -1,0 +1,388 @@
+"""Serving with several routes: one price decides which model answers each request, and how long it may take.
+
+Every request has a menu: decline, or any route that is alive, each with its forecast and its rates. Options are
+compared by what they are expected to cost (`market.pieces`), so the budget is neither left over nor promised twice;
+what is *sent* is reserved in full as everywhere. The market is cleared again as costs become known: after every few
+answers, when the queue is empty, and when a route leaves.
+
+**Fallback.** A request that a route refuses, or fails at after all attempts, waits again without that route; it fails
+when none is left. A dead route leaves the menu of all requests. What was spent on it stays spent: the budget is one.
+
+**Cascades.** With a reviser for a route, its answer is evidence (`forecast.revise`): how likely it is correct, and what
+to expect of the other routes. If another route promises more, the answer is kept and the request stays in the market,
+where only the gain counts: a chance of p where the answer at hand has q is worth p - q. What it buys replaces the
+answer if it ends; if it is cut, the answer at hand stays.
+
+**Prompts.** What a prompt costs is reserved by its bound, and expected by what earlier prompts took of theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.arrays import Array
+from shadowprice.cost import prompt_bound
+from shadowprice.engine.scheduler import Batch, Report, Round, Work
+from shadowprice.errors import Refused
+from shadowprice.forecast.calibration import recalibrate
+from shadowprice.forecast.revise import Evidence, Reviser
+from shadowprice.formats.routes import Route
+from shadowprice.market.gittins import chunks
+from shadowprice.market.menu import clear_menu
+from shadowprice.market.options import DECLINE, Option, at_price
+from shadowprice.market.pieces import Pieces
+from shadowprice.types import Completion, Forecast, Request, Result
+
+_FIRST_LESSON = 24  # answers of a route that have ended, before its forecasts are corrected
+_PROMPT = 0.3  # tokens of a prompt, as a share of their bound, before any was counted
+_STEPS = 24  # clearings of a batch, about; at least `_FEWEST` answers apart
+_FEWEST = 8
+
+
+class _Turn(NamedTuple):
+    """A request that bought an option and has not been sent."""
+
+    place: int
+    route: int
+    limit: int
+    expected: float  # units
+
+
+class _Kept(NamedTuple):
+    """An answer at hand, and the chance that it is correct."""
+
+    answer: Completion
+    correct: bool | None
+    route: str
+    chance: float
+
+
+@dataclass
+class _Site:
+    """What the scheduler knows of a route. Arrays have one entry per request."""
+
+    route: Route
+    forecast: Forecast
+    cap: Array  # tokens that its context and the caller leave for an answer; 0: not for this request
+    age: NDArray[np.int64]  # of answers that ended or were cut here
+    ended: NDArray[np.bool_]
+    lesson: int = _FIRST_LESSON
+    corrected: Forecast | None = None
+    reason: str = ""  # why it left the menu
+    read: int = 0  # tokens of prompts, as counted
+    read_bound: int = 0  # and their bounds
+    units: int = 0
+
+    def expected_share(self) -> float:
+        """Tokens of a prompt as a share of their bound; earlier ones count like one of a thousand tokens."""
+        return (self.read + _PROMPT * 1000) / (self.read_bound + 1000)
+
+
+class Routed:
+    """Serves requests by the option with the largest surplus at one price.
+
+    routes    in any order; forecasts are given in the same
+    revisers  by the names of two routes: what an answer of the first says about the second; a route with itself: about
+              the answer
+    """
+
+    policy = "routes"
+
+    def __init__(
+        self,
+        routes: Sequence[Route],
+        *,
+        max_tokens: int | None = None,
+        attempts: int = 4,
+        revisers: Mapping[tuple[str, str], Reviser] | None = None,
+        learn: bool = True,
+    ) -> None:
+        self.rounds: list[Round] = []
+        self.revisers, self.learn = dict(revisers or {}), learn
+        self._batch = Batch(max_tokens, attempts)
+        nothing = Forecast([])
+        self._sites = [
+            _Site(route, nothing, np.zeros(0), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=bool)) for route in routes
+        ]
+        self._names = {route.name: number for number, route in enumerate(routes)}
+        self._prompt: NDArray[np.int64] = np.zeros(0, dtype=np.int64)  # bounds
+        self._queue: list[_Turn] = []
+        self._running: dict[int, tuple[Work, float]] = {}  # by place, with the units that it is expected to cost
+        self._kept: dict[int, _Kept] = {}
+        self._charged: dict[int, dict[str, int]] = {}  # units by route, by place
+        self._answers = 0  # since the last clearing
+        self._outdated = True
+
+    @property
+    def batch(self) -> Batch:
+        """The requests and the state of each."""
+        return self._batch
+
+    @property
+    def price(self) -> float | None:
+        """Of a unit."""
+        return self.rounds[-1].price if self.rounds else None
+
+    @property
+    def units(self) -> dict[str, int]:
+        """What each route was charged."""
+        return {site.route.name: site.units for site in self._sites}
+
+    def add(self, requests: Sequence[Request], forecast: Forecast | Sequence[Forecast]) -> None:
+        """Adds requests, with a forecast by route, or one for all routes."""
+        each = [forecast] * len(self._sites) if isinstance(forecast, Forecast) else list(forecast)
+        if len(each) != len(self._sites) or any(len(some) != len(requests) for some in each):
+            raise ValueError("one forecast per route and request is needed")
+        before = len(self._batch)
+        self._batch.add(requests, each[0])
+        own = self._batch.cap[before:]
+        more = len(requests)
+        self._prompt = np.concatenate([self._prompt, [prompt_bound(request.body) for request in requests]]).astype(
+            np.int64
+        )
+        for site, some in zip(self._sites, each, strict=True):
+            room = np.array([site.route.room(request) for request in requests], dtype=np.float64)  # NaN: any
+            site.forecast = some if not before else Forecast.joined([site.forecast, some])
+            site.corrected = None
+            site.cap = np.concatenate([site.cap, np.fmin(own, room)])
+            site.age = np.concatenate([site.age, np.zeros(more, dtype=np.int64)])
+            site.ended = np.concatenate([site.ended, np.zeros(more, dtype=bool)])
+        self._outdated = True
+
+    def restore(
+        self, place: int, state: Result | Completion, *, sample: int = 0, landing: bool = False, route: str = ""
+    ) -> None:
+        if isinstance(state, Result):
+            self._batch.restore(place, state)
+            self._count(place, state.extra.get("charged"))
+        elif route in self._names:  # an answer at hand: it may be replaced, as before the restart
+            self._batch.paid(place, state)
+            self._keep(place, self._names[route], state, None)
+        self._outdated = True
+
+    def charged(self, costs: Mapping[int, int]) -> None:
+        self._batch.charged(costs)
+
+    def drop(self, route: str, reason: str) -> bool:
+        """Takes a dead route off the menu; False if none is left."""
+        self._sites[self._names[route]].reason = reason
+        self._outdated = True
+        return any(not site.reason for site in self._sites)
+
+    def next(self, available: int, avoid: Collection[int] = (), closed: Collection[str] = ()) -> Work | None:
+        """`closed` are routes that take nothing more now."""
+        if available <= 0:
+            return None
+        if self._outdated or (not self._queue and not self._running):
+            self._clear(available)
+        shut = {self._names[name] for name in closed}
+        for attempt in range(2):
+            turn = self._first(avoid, shut)
+            if turn is None:
+                return None
+            work = self._work(turn)
+            if work.bound <= available:
+                self._queue.remove(turn)
+                self._running[turn.place] = work, turn.expected
+                return work
+            if self._running:
+                return None  # until work under way returns units
+            if not attempt:
+                self._clear(available)  # with limits that can be paid
+        return None
+
+    def done(self, report: Report) -> Result | None:
+        place, site = report.work.place, self._sites[self._names[report.work.route]]
+        del self._running[place]
+        site.units += report.cost
+        by_route = self._charged.setdefault(place, {})
+        by_route[site.route.name] = by_route.get(site.route.name, 0) + report.cost
+        self._batch.charge(report)
+        if report.completion is None:
+            return self._after_error(report, site)
+        self._answers += 1
+        if self._answers >= max(_FEWEST, len(self._batch) // _STEPS):
+            self._outdated = True
+        self._learn(place, site, report.completion)
+        return self._answered(place, site, report.completion, report.correct)
+
+    def close(self, stopped: str = "") -> Iterable[Result]:
+        if not stopped:
+            for place in [*self._kept]:
+                yield self._chosen(place)
+        yield from self._batch.left(self.price, stopped)
+
+    # --- answers -------------------------------------------------------------------------------
+
+    def _answered(self, place: int, site: _Site, answer: Completion, correct: bool | None) -> Result | None:
+        """The result, or None while a dearer route may still be worth its price."""
+        kept = self._kept.get(place)
+        if kept is not None and answer.finish == "length":  # the answer at hand is better than a part of another
+            site.cap[place] = 0
+            return self._settled(place)
+        self._keep(place, self._names[site.route.name], answer, correct)
+        return self._settled(place)
+
+    def _keep(self, place: int, number: int, answer: Completion, correct: bool | None) -> None:
+        """Keeps an answer, and revises what is expected of the other routes."""
+        name = self._sites[number].route.name
+        evidence = Evidence([answer.tokens], [float(answer.finish == "length")])
+        own = self.revisers.get((name, name))
+        chance = 0.0 if answer.finish == "length" else 1.0
+        if own is not None and answer.finish == "stop":  # not by `correct`: grades are for measuring
+            chance = float(own.chance(self._sites[number].forecast.take([place]), evidence)[0])
+        for site in self._sites:
+            if site.route.name == name:
+                site.cap[place] = 0  # the same answer again
+            elif (reviser := self.revisers.get((name, site.route.name))) is not None:
+                site.forecast = _with(site.forecast, place, reviser.revise(site.forecast.take([place]), evidence))
+                site.corrected = None
+        self._kept[place] = _Kept(answer, correct, name, chance)
+
+    def _settled(self, place: int) -> Result | None:
+        """The result if no other route promises more than the answer at hand."""
+        chance = self._kept[place].chance
+        if self.revisers and any(
+            not site.reason and site.cap[place] >= 1 and _solve(site.forecast, place) > chance for site in self._sites
+        ):
+            return None
+        return self._chosen(place)
+
+    def _chosen(self, place: int) -> Result:
+        kept = self._kept.pop(place)
+        charged = self._charged.get(place, {})
+        return self._batch.answered(place, kept.answer, kept.correct, route=kept.route, charged=charged)
+
+    def _after_error(self, report: Report, site: _Site) -> Result | None:
+        """None: the request waits again, with this route or without it."""
+        batch, place = self._batch, report.work.place
+        if batch.is_postponed(report):
+            self._outdated = True
+            return None
+        if not isinstance(report.error, Refused) and batch.tries[place] < batch.attempts:
+            self._outdated = True
+            return None
+        site.cap[place] = 0
+        self._outdated = True
+        if any(not other.reason and other.cap[place] >= 1 for other in self._sites):
+            batch.tries[place] = 0
+            return None
+        if place in self._kept:
+            return self._chosen(place)
+        batch.tries[place] = batch.attempts
+        failed = batch.after_error(place)
+        assert failed is not None
+        return replace(failed, extra={"charged": self._charged.get(place, {})})
+
+    def _learn(self, place: int, site: _Site, answer: Completion) -> None:
+        """Corrects what is expected of a route by what its answers show."""
+        if answer.usage_source == "assumed":
+            return
+        if answer.input_tokens + answer.cached_tokens:
+            site.read += answer.input_tokens + answer.cached_tokens
+            site.read_bound += int(self._prompt[place])
+        site.age[place], site.ended[place] = max(1, answer.tokens), answer.finish == "stop"
+        if self.learn and np.count_nonzero(site.ended) >= site.lesson:
+            site.lesson *= 2
+            site.corrected = None
+            self._outdated = True
+
+    def _count(self, place: int, charged: object) -> None:
+        if isinstance(charged, Mapping):
+            for name, units in charged.items():
+                if name in self._names:
+                    self._sites[self._names[name]].units += int(units)
+
+    # --- the market ----------------------------------------------------------------------------
+
+    def _clear(self, available: int) -> None:
+        """Finds the price, and the option of every request that waits."""
+        batch = self._batch
+        self._queue, self._outdated, self._answers = [], False, 0
+        waiting = np.array(
+            [place for place, ended in enumerate(batch.ended) if not ended and place not in self._running],
+            dtype=np.intp,
+        )
+        live = [number for number, site in enumerate(self._sites) if not site.reason]
+        # What is under way is reserved in full, and will return what it does not use.
+        returned = sum(max(0.0, work.bound - expected) for work, expected in self._running.values())
+        supply = available + returned
+        if not waiting.size or not live:
+            return
+        menu = [self._option(self._sites[number], waiting, available) for number in live]
+        cleared = clear_menu(menu, supply)
+        bought = np.flatnonzero(cleared.option != DECLINE)
+        surplus = np.zeros((len(menu) + 1, waiting.size))  # of every option at the price; the last: to decline
+        limits = np.zeros(waiting.size, dtype=np.int64)
+        for number, option in enumerate(menu):
+            _, cost, value = at_price(option, np.asarray(cleared.price))
+            surplus[number] = value - cleared.price * cost
+            curves = option.curves
+            assert isinstance(curves, Pieces)
+            limits = np.where(cleared.option == number, curves.limit(cleared.price * float(option.rate)), limits)
+        # The surest first: those who are almost indifferent can still adapt to what the others cost.
+        sure = -np.diff(np.sort(surplus, axis=0)[-2:], axis=0)[0]
+        for at in bought[np.argsort(sure[bought], kind="stable")].tolist():
+            if limits[at] >= 1:
+                route, expected = live[int(cleared.option[at])], float(cleared.cost[at])
+                self._queue.append(_Turn(int(waiting[at]), route, int(limits[at]), expected))
+        if self._queue:
+            granted = round(sum(turn.expected for turn in self._queue))
+            admitted = len(self._queue)
+            self.rounds.append(Round(available, waiting.size, admitted, granted, cleared.price, cleared.status))
+
+    def _option(self, site: _Site, waiting: NDArray[np.intp], available: int) -> Option:
+        rates, prompt = site.route.rates, self._prompt[waiting]
+        payable = np.array([rates.limit(int(tokens), available) for tokens in prompt.tolist()], dtype=np.float64)
+        entry = site.expected_share() * prompt * rates.entry(1)
+        forecast = self._expected(site).take(waiting)
+        if self._kept:
+            gain = [self._kept[place].chance if place in self._kept else 0.0 for place in waiting.tolist()]
+            solve = np.clip(np.broadcast_to(forecast.solve, waiting.shape) - gain, 0.0, 1.0)
+            forecast = replace_solve(forecast, solve)
+        plan = chunks(forecast, np.minimum(site.cap[waiting], payable), 0, entry)
+        return Option(Pieces.of(plan), rates.output / 10**6)
+
+    def _expected(self, site: _Site) -> Forecast:
+        """The forecast of a route, corrected by the answers that have ended there."""
+        if site.corrected is None:
+            enough = self.learn and np.count_nonzero(site.ended) >= _FIRST_LESSON
+            site.corrected = recalibrate(site.forecast, site.age, site.ended) if enough else site.forecast
+        return site.corrected
+
+    def _first(self, avoid: Collection[int], shut: Collection[int]) -> _Turn | None:
+        """The first turn whose route is open, of requests that have not failed just now if possible."""
+        open_turns = (turn for turn in self._queue if turn.route not in shut)
+        first = None
+        for turn in open_turns:
+            if turn.place not in avoid:
+                return turn
+            first = first or turn
+        return first
+
+    def _work(self, turn: _Turn) -> Work:
+        route, request = self._sites[turn.route].route, self._batch.requests[turn.place]
+        bound = route.rates.bound(int(self._prompt[turn.place]), turn.limit)
+        return Work(turn.place, request, turn.limit, bound, request.body, route=route.name)
+
+
+def replace_solve(forecast: Forecast, solve: Array) -> Forecast:
+    """The same lengths with other chances."""
+    return Forecast(
+        forecast.tokens, forecast.spread, solve, forecast.tail, forecast.solved_tokens, forecast.solved_spread
+    )
+
+
+def _solve(forecast: Forecast, place: int) -> float:
+    return float(np.broadcast_to(forecast.solve, len(forecast))[place])
+
+
+def _with(forecast: Forecast, place: int, one: Forecast) -> Forecast:
+    """The forecast with that of one request replaced."""
+    parts = [forecast.take(range(place)), one, forecast.take(range(place + 1, len(forecast)))]
+    return Forecast.joined([part for part in parts if len(part)])
