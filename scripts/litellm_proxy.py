@@ -59,7 +59,17 @@ def proxy(litellm: str, upstream: str, folder: Path) -> Iterator[str]:
         port = free.getsockname()[1]
     key = f"sk-{secrets.token_hex(16)}"
     environment = {**os.environ, "LITELLM_MASTER_KEY": key, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
-    command = [litellm, "--config", "config.yaml", "--host", "127.0.0.1", "--port", str(port), "--telemetry", "False"]
+    command = [
+        os.path.abspath(litellm),
+        "--config",
+        "config.yaml",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--telemetry",
+        "False",
+    ]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
     before = os.environ.get("OPENAI_API_KEY")

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PLACES = [os.environ.get("LITELLM"), str(ROOT / "build" / "litellm" / "bin" / "litellm"), shutil.which("litellm")]
-LITELLM = next((place for place in PLACES if place and os.access(place, os.X_OK)), None)
+PLACES = [os.environ.get("LITELLM"), "build/litellm/bin/litellm", shutil.which("litellm")]  # relative, as make does
+LITELLM = next((place for place in PLACES if place and os.access(ROOT / place, os.X_OK)), None)
 
 
 @pytest.mark.slow

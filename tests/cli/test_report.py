@@ -48,6 +48,24 @@ def test_a_run_can_be_written_as_a_table(run, tmp_path, capsysbinary):
     assert len((tmp_path / "out.csv").read_text().splitlines()) > 20
 
 
+@pytest.mark.parametrize("option", ["--csv", "--out"])
+def test_a_file_that_exists_is_replaced_only_by_force(run, tmp_path, option, capsys):
+    (mine := tmp_path / "questions.csv").write_text("question\nWhy?\n")
+    assert main(["report", str(run), option, str(mine)]) == 2
+    assert f"{mine}: exists (--force replaces it" in capsys.readouterr().err
+    assert mine.read_text() == "question\nWhy?\n"
+    assert main(["report", str(run), option, str(mine), "--force"]) == 0
+    assert "Why?" not in mine.read_text()[:20]
+
+
+def test_the_run_beside_a_file_is_suggested(tmp_path, capsys):
+    folder = make_run(tmp_path / "q.answers.jsonl.run", 20, policy="clear")
+    for name in ("q.csv", "q.answers.jsonl"):
+        (tmp_path / name).touch()
+        assert main(["report", str(tmp_path / name)]) == 2
+        assert f"{name}: is not a folder (did you mean {folder}?)" in capsys.readouterr().err
+
+
 def test_results_of_a_reproduction_have_no_table(tmp_path, capsys):
     FEW.write(tmp_path)
     assert main(["report", str(tmp_path), "--csv", "-"]) == 2

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from shadowprice.cli.common import DONE, count, standard_output
-from shadowprice.cli.options import EXIT, Commands, add_command
+from shadowprice.cli.common import DONE, count, refuse_existing, standard_output
+from shadowprice.cli.options import EXIT, Commands, add_command, add_force
 from shadowprice.errors import InputError
 
 _DESCRIPTION = """\
@@ -29,6 +29,7 @@ def add(commands: Commands) -> None:
     command.add_argument("folder", metavar="FOLDER", help="a run folder, or results of reproduce")
     command.add_argument("--out", metavar="FILE", help="(default: FOLDER/report.html; - is standard output)")
     command.add_argument("--csv", metavar="FILE", help="of a run: all results as a table, instead of the page")
+    add_force(command)
     command.set_defaults(command=report)
 
 
@@ -37,7 +38,8 @@ def report(options: argparse.Namespace) -> int:
 
     folder = Path(options.folder)
     if not folder.is_dir():
-        raise InputError("is not a folder", path=folder, fix="name a run folder, or results of `reproduce`")
+        raise InputError("is not a folder", path=folder, fix=_folder_of(folder))
+    refuse_existing(options, options.out or "-", options.csv or "-")  # the page in the folder is always replaced
     if options.csv:
         return _table(folder, options.csv)
     page = _page(folder).encode()
@@ -47,6 +49,14 @@ def report(options: argparse.Namespace) -> int:
     if out != "-":
         print(f"report -> {out}")
     return DONE
+
+
+def _folder_of(path: Path) -> str:
+    """What to do about a path that is not a folder: the run may be beside it."""
+    beside = (Path(f"{path}.run"), path.with_suffix(".answers.jsonl.run"))
+    if found := next((each for each in beside if each.is_dir()), None):
+        return f"did you mean {found}?"
+    return "name a run folder, or results of `reproduce`"
 
 
 def _table(folder: Path, out: str) -> int:
