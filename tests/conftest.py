@@ -42,6 +42,7 @@ SLOW_FILES = (
     "cli/test_report.py",
     "cli/test_reproduce.py",
     "cli/test_train.py",
+    "distributed/test_jobs.py",
     "engine/test_bulk.py",
     "engine/test_contract.py",
     "engine/test_metered_run.py",

@@ -112,8 +112,8 @@ def test_the_paper_table_names_tests_and_names_that_exist():
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
-# These need a server: the first is run below, the others in tests/integrations/.
-ON_A_SERVER = ("run_on_a_server", "inspect_budget", "lm_eval_budget")
+# These need a server: the first is run below, the others in tests/integrations/ and tests/distributed/.
+ON_A_SERVER = ("run_on_a_server", "inspect_budget", "lm_eval_budget", "ray_budget")
 
 
 @pytest.mark.parametrize("path", [p for p in EXAMPLES if p.stem not in ON_A_SERVER], ids=lambda p: p.stem)

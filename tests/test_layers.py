@@ -35,6 +35,7 @@ LAYERS = [
     "report",
     "integrations",
     "gateway",
+    "distributed",
     "cli",
     "__main__",
 ]

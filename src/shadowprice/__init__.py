@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from shadowprice import distributed as ray  # noqa: F401
     from shadowprice.backends.llamacpp import LlamaCppBackend as LlamaCppBackend
     from shadowprice.backends.openai import OpenAIBackend as OpenAIBackend
     from shadowprice.backends.recorded import RecordedBackend
@@ -77,6 +78,8 @@ _HOME = {
 
 
 def __getattr__(name: str) -> object:
+    if name == "ray":  # `shadowprice.ray.run`: Ray itself is loaded when a function is called
+        return import_module("shadowprice.distributed")
     for module, names in _HOME.items():
         if name in names:
             return getattr(import_module(module), name)

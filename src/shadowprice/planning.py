@@ -80,7 +80,7 @@ def plan(
         raise InputError(f"max_tokens is {max_tokens}", fix=f"give 1 to {LARGEST}")
 
     source = _Source(requests, label)
-    demand = _Demand.of(progress(source.read(), "forecasting"), forecaster or default(), max_tokens, rates, prices)
+    demand = Demand.of(progress(source.read(), "forecasting"), forecaster or default(), max_tokens, rates, prices)
     source.check_unchanged()
     count = len(demand.forecast)
     if count == 0:
@@ -243,7 +243,7 @@ def _version(path: str | os.PathLike[str]) -> tuple[int, int]:
 
 
 @dataclass(frozen=True)
-class _Demand:
+class Demand:
     """What is kept of every request; forecast and cap are for all its answers together."""
 
     forecast: Forecast
@@ -262,7 +262,7 @@ class _Demand:
         max_tokens: int | None,
         rates: Rates,
         prices: Rates | None,
-    ) -> _Demand:
+    ) -> Demand:
         parts: list[Forecast] = []
         shared = SharedText()
         caps, answers, prompts, older_limit = array("d"), array("d"), array("d"), bytearray()

@@ -100,14 +100,16 @@ class Ledger:
         return cls._open(Path(path))
 
     @classmethod
-    def reopen(cls, path: PathName, *, accept_loss: bool = False) -> Ledger:
+    def reopen(cls, path: PathName, *, accept_loss: bool = False, charge_lost: bool = True) -> Ledger:
         """The ledger of a run that ended or crashed.
 
-        A reservation that is still open is charged in full, because its outcome is unknown. A damaged ledger is
-        refused; `accept_loss` continues with the valid part of it (see above).
+        A reservation that is still open is charged in full, because its outcome is unknown; unless `charge_lost` is
+        false, because other processes made the attempts, and have not ended. A damaged ledger is refused;
+        `accept_loss` continues with the valid part of it (see above).
         """
         ledger = cls._open(Path(path), accept_loss=accept_loss)
-        ledger.charge_lost()
+        if charge_lost:
+            ledger.charge_lost()
         return ledger
 
     @classmethod
@@ -134,6 +136,15 @@ class Ledger:
         lost = self._balances.open.items()
         drafts: list[_Draft] = [("orphan", name, number, grant, None, None) for number, (name, grant) in lost]
         self._append(drafts, wait=True)
+
+    def open_reservations(self) -> dict[str, tuple[int, int]]:
+        """By request: number and units of its attempt that has not ended; the latest, if there are several."""
+        return {request: (number, units) for number, (request, units) in self._balances.open.items()}
+
+    @property
+    def last(self) -> int:
+        """The number of the latest entry of the journal."""
+        return self._balances.last
 
     def take_over(self) -> None:
         """Makes this thread the owner of the ledger; the earlier owner must not use it until it takes over again."""

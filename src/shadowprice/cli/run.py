@@ -77,6 +77,10 @@ once more; after that the forecast is used. A model that reasons before it answe
 
   shadowprice run requests.jsonl --budget 200k --base-url http://127.0.0.1:8000/v1 --policy tale \\
     --teacher-url http://127.0.0.1:8001/v1 --teacher-model LARGER
+
+--ray sends from several processes, on one machine or many: one price, one budget, one ledger for all of them.
+
+  shadowprice run big/*.parquet --budget 50M --base-url http://vllm:8000/v1 --model NAME --ray --workers 8
 """
 _INDEX = "  index         metered accounting only: the highest index generates next\n"
 _TEACHER_TIMEOUT = 120.0  # seconds for an estimate from another server: a run does not depend on it
@@ -129,6 +133,19 @@ def add(commands: Commands) -> None:
     )
     add_unsafe_code(command)
     add_rates(command)
+    command.add_argument("more", nargs="*", metavar="MORE", help="with --ray: more files, all of one kind")
+    command.add_argument(
+        "--ray",
+        nargs="?",
+        const="",
+        type=_address,
+        metavar="ADDRESS",
+        help="on the machines of a Ray cluster: files may be .parquet, .jsonl or .csv, and several (default: a cluster "
+        "on this machine)",
+    )
+    command.add_argument(
+        "--workers", type=int, default=2, metavar="N", help="with --ray: processes that send requests (default: 2)"
+    )
     command.add_argument(
         "--teacher-url",
         metavar="URL",
@@ -140,7 +157,20 @@ def add(commands: Commands) -> None:
     command.set_defaults(command=run, policy=None)
 
 
+def _address(text: str) -> str:
+    """The address of a cluster; the input is easily given in its place, as `--ray big.parquet`."""
+    if os.path.exists(text) or "*" in text:
+        raise argparse.ArgumentTypeError(f"{text} is not an address: give the input before --ray")
+    return text
+
+
 def run(options: argparse.Namespace) -> int:
+    if options.ray is not None:
+        from shadowprice.cli.on_ray import run_on_ray
+
+        return run_on_ray(options)
+    if options.more:
+        raise InputError("several files", path=options.more[0], fix="join them, or add --ray")
     from shadowprice.cli.verdict import verdict, warnings
     from shadowprice.cost import parse_budget
     from shadowprice.engine import Settings

@@ -10,13 +10,14 @@ from shadowprice.cost import Rates, show, show_beside, show_spent
 from shadowprice.formats.fixes import fix_for
 
 if TYPE_CHECKING:
+    from shadowprice.distributed.outcomes import RayRun
     from shadowprice.runs import Run
     from shadowprice.summary import Summary
 
 _PRICED = ("index", "expected")  # policies whose price is in correct answers, which can be counted
 
 
-def verdict(run: Run, summary: Summary, *, out: str, errors: str, folder: str) -> list[str]:
+def verdict(run: Run | RayRun, summary: Summary, *, out: str, errors: str, folder: str) -> list[str]:
     """The lines of the summary."""
     rates = run.settings.rates
     landed = f"{summary.count('landed'):,} of them landed, " if summary.count("landed") else ""

@@ -29,13 +29,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, TypeVar
 
-from shadowprice.accounts.sqlite import Ledger
+from shadowprice.accounts.book import Book
 from shadowprice.backends.base import Backend
 from shadowprice.cost import TOKENS, Rates, show
 from shadowprice.engine._attempts import Attempt, Repetition, checked, failure, settlement
 from shadowprice.engine.breaker import Breaker
 from shadowprice.engine.progress import USUAL, Progress, Tolerance
-from shadowprice.engine.scheduler import Report, Scheduler, Work
+from shadowprice.engine.scheduler import Feed, Report, Scheduler, Work
 from shadowprice.errors import BackendError, LimitViolated, Unavailable
 from shadowprice.formats.results import result_line
 from shadowprice.types import Completion, Result, Usage
@@ -61,7 +61,7 @@ class Channel:
 
 async def execute(
     scheduler: Scheduler,
-    ledger: Ledger,
+    ledger: Book,
     backend: Backend | Mapping[str, Channel],
     *,
     concurrency: int = 8,
@@ -71,6 +71,7 @@ async def execute(
     grade: Grader | None = None,
     progress: Progress | None = None,
     record_rest: bool = True,
+    feed: Feed | None = None,
     on_result: Callable[[Result], None] = lambda result: None,
     on_event: Callable[[Progress], None] = lambda progress: None,
 ) -> Progress:
@@ -80,6 +81,7 @@ async def execute(
     concurrency  pieces of work under way at the same time
     attempts     at one piece of work, as long as they are known to have generated nothing; outages do not count
     record_rest  whether the ledger keeps the results of requests that were never sent
+    feed         work that arrives meanwhile: the execution does not end before the feed does
     on_result    called with the result of every request, once it is in the ledger
     """
     progress = progress or Progress(ledger.budget)
@@ -87,6 +89,8 @@ async def execute(
     sites = {name: _Site(channel, _breaker(channel, concurrency, tolerance)) for name, channel in channels.items()}
     loop = _Loop(scheduler, ledger, sites, concurrency, attempts, tolerance, grade, progress)
     loop.on_result, loop.on_event = on_result, on_event
+    if feed is not None:
+        loop.feed, loop.wake = feed, feed.wake
     await loop.run()
     if record_rest:
         loop.close()
@@ -113,7 +117,7 @@ class _Site:
 @dataclass
 class _Loop:
     scheduler: Scheduler
-    ledger: Ledger
+    ledger: Book
     sites: dict[str, _Site]  # by route; one with an empty name where there are no routes
     concurrency: int
     attempts: int
@@ -128,6 +132,7 @@ class _Loop:
     ended: deque[tuple[Attempt, Report]] = field(default_factory=deque)
     repeated: deque[Repetition] = field(default_factory=deque)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
+    feed: Feed | None = None
     crash: BaseException | None = None
     exposed: int = 0  # grants taken on the server's word, in units; repetitions and probes of outages are left out
     most_reserved: int = 0  # at the same time
@@ -152,7 +157,8 @@ class _Loop:
                     else:
                         self.workers.append(asyncio.create_task(self._work(each)))
                 delay = self._delay(clock.time())
-                ends = not self.under_way and delay is None
+                fed = self.feed is not None and self.feed.open and not self.progress.stopped
+                ends = not self.under_way and delay is None and not fed
                 self._notify("" if ends else self._describe(clock.time()))
                 if ends:
                     break

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -121,6 +122,17 @@ class Scheduler(Protocol):
 
         Parts of answers become truncated answers unless it was stopped: then a resumed run continues them.
         """
+        ...
+
+
+class Feed(Protocol):
+    """Adds work to the scheduler while it is executed; sets `wake` after it did, and after it has ended."""
+
+    wake: asyncio.Event
+
+    @property
+    def open(self) -> bool:
+        """Whether more may arrive."""
         ...
 
 

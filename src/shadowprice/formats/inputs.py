@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
@@ -29,7 +29,7 @@ from shadowprice.formats.questions import GRADERS, Gold, Question, gold_text, us
 from shadowprice.formats.rows import Row, form_of, read_rows
 from shadowprice.formats.templates import PLAIN, prompted
 
-__all__ = ["Fields", "Input", "read_input"]
+__all__ = ["Fields", "Input", "read_input", "rows_as_input"]
 
 # Names of fields; the first one that is found is used.
 PROMPTS = ("question", "prompt", "problem", "input", "messages")
@@ -156,6 +156,38 @@ def read_input(
     gold = {each.id: (each.gold, each.grader) for each in questions if each.gold}
     understood = f"{_counted(len(questions), 'question')} from {label}: {columns.in_words(form, questions)}"
     return Input(label, None, questions, understood, gold, template, system, model, temperature)
+
+
+def rows_as_input(
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    label: str,
+    fields: Fields | None = None,
+    grader: str | None = None,
+    template: str = PLAIN,
+    system: str | None = None,
+    model: str | None = None,
+    temperature: float | None = None,
+) -> Input:
+    """The same for rows that were read elsewhere, of a table: questions, or requests where there is a column `body`."""
+    if not rows:
+        return Input(label, None, [])
+    fields = fields or Fields()
+    if "body" in rows[0] and not fields.prompt:
+        lines = list(parse_batch(as_batch(map(_without_nulls, rows), label), label))
+        questions = [Question(line.request.id, line.request.text, "", body=line.request.body) for line in lines]
+    else:
+        columns = _Columns.of(rows[0], fields, label, line=None)
+        questions = list(_questions(enumerate(map(_without_nulls, rows), start=1), columns, grader, label))
+    gold = {each.id: (each.gold, each.grader) for each in questions if each.gold}
+    return Input(label, None, questions, "", gold, template, system, model, temperature)
+
+
+def _without_nulls(value: Any) -> Any:
+    """A row without the fields that it does not have: in a table, every row has the fields of all."""
+    if isinstance(value, Mapping):
+        return {name: _without_nulls(each) for name, each in value.items() if each is not None}
+    return [_without_nulls(each) for each in value] if isinstance(value, list) else value
 
 
 def _batch_note(path: str, label: str) -> str | None:

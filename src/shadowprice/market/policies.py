@@ -199,8 +199,11 @@ def quadratic(
 
 
 def expected(forecast: Forecast, budget: int, cap: Array) -> Allocation:
-    curves = Expected(forecast.solved_tokens, forecast.solved_spread, forecast.solve, forecast.tail, cap)
-    return _market(curves, budget, "expected", None)
+    return _market(expected_curves(forecast, cap), budget, "expected", None)
+
+
+def expected_curves(forecast: Forecast, cap: Array) -> Expected:
+    return Expected(forecast.solved_tokens, forecast.solved_spread, forecast.solve, forecast.tail, cap)
 
 
 def _decay(forecast: Forecast, budget: int, beta: float | None, epsilon: float) -> float:

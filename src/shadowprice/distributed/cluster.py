@@ -1,0 +1,67 @@
+"""Ray: found where it is installed, started where it does not run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+
+from shadowprice.errors import InputError, MissingExtra, ShadowpriceError
+
+# A cluster that is started here is for this machine: its processes are addressed by the loopback interface.
+_LOCAL = {"include_dashboard": False, "_node_ip_address": "127.0.0.1", "log_to_driver": False}
+
+
+def load_ray() -> ModuleType:
+    """Ray without its datasets, which take a second to load."""
+    try:
+        import ray
+    except ImportError:
+        raise MissingExtra("ray", "running on several machines") from None
+    return ray
+
+
+def load_data() -> ModuleType:
+    """Ray's datasets."""
+    load_ray()
+    try:
+        import ray.data
+    except ImportError:
+        raise MissingExtra("ray", "Ray's datasets") from None
+    return ray.data
+
+
+def connect(address: str | None = None, **options: object) -> ModuleType:
+    """Ray, connected: to the cluster at `address`, to the one in use, or to a new one on this machine."""
+    ray = load_ray()
+    if address and address.startswith("ray://"):
+        raise InputError(f"--ray {address}: the ledger is kept where this runs", fix="run it on a node of the cluster")
+    if not ray.is_initialized():
+        try:
+            if address:
+                ray.init(address=address, log_to_driver=False, **options)
+            else:
+                ray.init(address="local", **{**_LOCAL, **options})
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            line = " ".join(str(error).split())[:200]
+            raise InputError(f"--ray {address or ''}: no cluster there: {line}", fix="check the address") from None
+    return ray
+
+
+# How Ray shows an error that was raised in another process.
+_OWN = re.compile(r"^shadowprice\.errors\.(?:InputError|MarketError|PolicyError|MissingExtra): (.+)$", re.MULTILINE)
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """An error of this package that was raised in another process is raised here, without Ray's account of it."""
+    try:
+        yield
+    except ShadowpriceError as error:
+        # Ray raises a class of its own that is also of ours, with a traceback as its text.
+        raise getattr(error, "cause", None) or error from None
+    except Exception as error:
+        if found := _OWN.search(str(error)):
+            raise InputError(found[1].strip()) from None
+        raise

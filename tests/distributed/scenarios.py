@@ -1,0 +1,296 @@
+"""Scenarios on a real Ray cluster, in a process of their own: Ray listens on all interfaces, so it gets a network
+namespace in which there is only the loopback interface.
+
+    unshare -rn python -m tests.distributed.scenarios
+
+reads {"name": ..., "arguments": {...}} from standard input, one a line, and writes what each scenario found.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+import random
+import runpy
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+import zlib
+from collections import Counter
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import numpy as np
+
+import shadowprice as sp
+from shadowprice.backends.openai import OpenAIBackend
+from shadowprice.forecast import PromptLength
+from shadowprice.run_folder import RunFolder
+from tests.backends import hostile
+
+CPUS, STORE = 3, 200 * 2**20
+FORECASTER = PromptLength()
+
+
+def length_of(question: str) -> int:
+    return 1 + zlib.crc32(question.encode()) % 40
+
+
+def answers(pause: float):
+    """A model whose answer depends on the question alone; a piece for every token."""
+
+    async def behave(request, reply):
+        length = length_of(request.body["messages"][0]["content"])
+        count = min(request.limit, length)
+        await reply.head()
+        for i in range(count):
+            await reply.piece(f"w{i} ")
+            if i % 8 == 0:
+                await asyncio.sleep(pause / 5)
+        await reply.finish("length" if count < length else "stop")
+        await reply.usage(count)
+        await reply.end()
+
+    return behave
+
+
+def asked(server) -> Counter[str]:
+    return Counter(request.body["messages"][0]["content"] for request in server.requests)
+
+
+def found(run, server, rows: int) -> dict:
+    """What became of the rows, beside what the server counted."""
+    results = [*run.results()]
+    summary = run.summary
+    return {
+        "rows": len(results),
+        "ids": len({result.id for result in results}),
+        "outcomes": summary.outcomes,
+        "budget": summary.budget,
+        "spent": summary.spent,
+        "overspent": summary.overspent,
+        "lost": summary.lost,
+        "lost rows": sum(bool(r.failure and r.failure.code == "worker_lost") for r in results),
+        "generated": server.generated,
+        "sent twice": sum(count > 1 for count in asked(server).values()),
+        "sent": len(server.requests),
+        "stopped": summary.stopped,
+        "order kept": [result.id for result in results] == [f"r{i}" for i in range(rows)],
+    }
+
+
+def questions(count: int) -> list[dict]:
+    return [{"id": f"r{i}", "question": f"What is {i} + {i}?"} for i in range(count)]
+
+
+# --- scenarios ---------------------------------------------------------------------------------
+
+
+def plans(rows: int, budget: int) -> dict:
+    """The same plan on one node, in shards, and without Ray."""
+    import ray
+
+    dataset = ray.data.from_items(questions(rows))
+    one = sp.ray.plan(dataset, budget, forecaster=FORECASTER, max_tokens=300)
+    many = sp.ray.plan(dataset, budget, forecaster=FORECASTER, max_tokens=300, gather=0)
+    texts = [f"What is {i} + {i}?" for i in range(rows)]
+    plain = sp.plan(texts, budget, forecaster=FORECASTER, max_tokens=300)
+    limited = one.to_dataset().take_all()
+    return {
+        "prices": [one.price, many.price, plain.price],
+        "admitted": [one.admitted, many.admitted, plain.admitted],
+        "granted": [one.granted, many.granted, plain.granted],
+        "limits equal": np.concatenate(one.limits).tolist() == plain.limits.tolist(),
+        "limited": [row["max_tokens"] for row in limited] == plain.limits.tolist(),
+        "columns": sorted(limited[0]),
+    }
+
+
+def runs(rows: int, budget: int, workers: int, **options) -> dict:
+    import ray
+
+    with tempfile.TemporaryDirectory() as place, hostile.Server(answers(0.02)) as server:
+        dataset = ray.data.from_items(questions(rows))
+        make = _backend(server.url)
+        run = sp.ray.run(
+            dataset, budget, backend=make, folder=Path(place, "run"), workers=workers, forecaster=FORECASTER, **options
+        )
+        outcome = found(run, server, rows)
+        table = run.to_dataset().take_all()
+        again = sp.ray.run(
+            dataset, budget, backend=make, folder=Path(place, "run"), workers=workers, forecaster=FORECASTER, **options
+        )
+        outcome["resumed"] = found(again, server, rows)
+        outcome["dataset"] = [len(table), sorted(table[0])]
+        return outcome
+
+
+def refuses() -> dict:
+    """What is wrong with a dataset is said in one line."""
+    import ray
+
+    def error(rows, **options):
+        try:
+            sp.ray.plan(ray.data.from_items(rows), 100, forecaster=FORECASTER, **options)
+        except sp.ShadowpriceError as problem:
+            return f"{type(problem).__name__}: {problem}"
+        return ""
+
+    return {"no question": error([{"text": "a"}]), "policy": error(questions(9), policy="clear", gather=0)}
+
+
+def commands(rows: int, budget: int) -> dict:
+    """`shadowprice run *.parquet --ray`, and the example."""
+    import pyarrow
+    import pyarrow.parquet
+
+    from shadowprice.cli import main as command
+
+    with tempfile.TemporaryDirectory() as place, hostile.Server(answers(0.0)) as server:
+        every = questions(rows)
+        for at, part in enumerate((every[: rows // 3], every[rows // 3 :])):
+            pyarrow.parquet.write_table(pyarrow.Table.from_pylist(part), f"{place}/part-{at}.parquet")
+        arguments = [
+            "run", f"{place}/part-0.parquet", f"{place}/part-1.parquet", "--budget", budget, "--base-url", server.url,
+            "--model", "m", "--ray", "--out", f"{place}/out.jsonl", "--max-tokens", "50",
+        ]  # fmt: skip
+        printed, spoken = io.StringIO(), io.StringIO()
+        with redirect_stdout(printed), redirect_stderr(spoken):
+            code = command([*map(str, arguments)])
+        lines = [json.loads(line) for line in Path(place, "out.jsonl").read_text().splitlines()]
+        declined = Path(place, "out.jsonl.declined.jsonl")
+        declined = declined if declined.exists() else next(Path(place).glob("*declined*"))
+        named = runpy.run_path("examples/ray_budget.py")
+        example = io.StringIO()
+        with redirect_stdout(example):
+            named["main"](server.url, "m", "900")
+        return {
+            "code": code,
+            "printed": printed.getvalue(),
+            "spoken": spoken.getvalue(),
+            "answers": len(lines),
+            "declined": len(declined.read_text().splitlines()),
+            "example": example.getvalue(),
+        }
+
+
+def killed(who: str, seed: int, workers: int, rows: int = 240, kills: int = 1, concurrency: int = 8) -> dict:
+    """kill -9 of a worker or of the coordinator at random moments."""
+    chance = random.Random(seed)
+    with tempfile.TemporaryDirectory() as place, hostile.Server(answers(0.05)) as server:
+        job = _job(place, server.url, rows, workers, concurrency)
+        begun = threading.Event()
+        job.on_event = lambda progress: begun.set()
+        victims = []
+
+        def kill() -> None:
+            import ray
+
+            while not server.requests:
+                time.sleep(0.005)
+            for _ in range(kills):
+                time.sleep(chance.uniform(0.0, 0.5))
+                actor = job.coordinator if who == "coordinator" else chance.choice(job.actors)
+                try:
+                    pid = ray.get(actor.pid.remote(), timeout=20)
+                    os.kill(pid, signal.SIGKILL)
+                    victims.append(pid)
+                except Exception:  # the job has ended
+                    return
+
+        killer = threading.Thread(target=kill)
+        killer.start()
+        job.run()
+        killer.join()
+        outcome = found(sp.ray.RayRun(job), server, rows)
+        return {**outcome, "killed": len(victims), "most lost": len(victims) * concurrency}
+
+
+def speed(workers: int, rows: int, concurrency: int, pause: float) -> dict:
+    """Rows a second after start-up, with answers that take `pause` seconds."""
+
+    async def behave(request, reply):
+        await asyncio.sleep(pause)
+        await reply.head()
+        await reply.piece("yes")
+        await reply.finish()
+        await reply.usage(1)
+        await reply.end()
+
+    with tempfile.TemporaryDirectory() as place, hostile.Server(behave) as server:
+        job = _job(place, server.url, rows, workers, concurrency, block=max(1, rows // (8 * workers)))
+        times = []
+
+        def watch() -> None:
+            while not server.requests:
+                time.sleep(0.001)
+            while len(server.requests) < workers * concurrency:  # all workers have started
+                time.sleep(0.001)
+            times.append((time.perf_counter(), len(server.requests)))
+            while len(server.requests) < rows:
+                time.sleep(0.001)
+            times.append((time.perf_counter(), len(server.requests)))
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        start = time.perf_counter()
+        job.run()
+        whole = time.perf_counter() - start
+        watcher.join()
+        (begun, before), (end, after) = times
+        return {"rows a second": (after - before) / (end - begun), "seconds in all": whole}
+
+
+def _backend(url: str):
+    return lambda: OpenAIBackend(url, "m", api_key="none", timeout=20)
+
+
+def _job(place: str, url: str, rows: int, workers: int, concurrency: int, block: int = 60):
+    """A job on tables made here, without Ray Data: its start takes seconds."""
+    import pyarrow
+    import ray
+
+    from shadowprice.distributed.demand import Gathered
+    from shadowprice.distributed.jobs import Job
+    from shadowprice.distributed.prepared import Table
+    from shadowprice.distributed.tables import Prepare, Reading
+    from shadowprice.distributed.worker import Terms
+
+    whole = Prepare(Reading(max_tokens=50), FORECASTER)(pyarrow.Table.from_pylist(questions(rows)))
+    parts = [whole.slice(first, block) for first in range(0, rows, block)]
+    table = Table([ray.put(part) for part in parts], [part.num_rows for part in parts])
+    terms = Terms(budget=50 * rows, concurrency=concurrency)
+    folder = RunFolder.create(Path(place, "run"), terms.budget, {"input": "scenario"})
+    return Job(table, Gathered(table.blocks, terms.rates), terms.budget, folder, _backend(url), workers, terms)
+
+
+SCENARIOS = {each.__name__: each for each in (plans, runs, refuses, commands, killed, speed)}
+
+
+def main() -> None:
+    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+    from shadowprice.distributed.cluster import connect, load_data
+
+    folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # Ray's sockets need a short path
+    ray = connect(num_cpus=CPUS, object_store_memory=STORE, _temp_dir=folder)
+    load_data().DataContext.get_current().enable_progress_bars = False
+    print(json.dumps("ready"), flush=True)
+    for line in sys.stdin:
+        task = json.loads(line)
+        start = time.perf_counter()
+        try:
+            reply = {"found": SCENARIOS[task["name"]](**task["arguments"])}
+        except BaseException:
+            reply = {"error": traceback.format_exc()}
+        print(json.dumps({**reply, "seconds": round(time.perf_counter() - start, 2)}), flush=True)
+    ray.shutdown()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""Jobs on a real Ray cluster: two workers and more, a server that counts, kill -9 at random moments.
+
+`python scripts/ray_kills.py` does it at many more moments.
+"""
+
+import pytest
+
+
+def assert_kept(found, rows):
+    """The promises of a job, whatever died."""
+    assert found["rows"] == found["ids"] == rows
+    assert found["order kept"]
+    assert found["overspent"] == 0
+    assert found["generated"] <= found["spent"] <= found["budget"]
+    assert found["sent twice"] == 0
+    assert not found["stopped"]
+
+
+def test_a_dataset_is_answered_within_the_budget_and_every_row_has_an_outcome(cluster):
+    found = cluster("runs", rows=150, budget=2400, workers=2, max_tokens=50)
+    assert_kept(found, 150)
+    assert found["spent"] == found["generated"] > 2300
+    assert found["outcomes"]["declined"] > 0
+    assert found["outcomes"]["finished"] > 100
+    assert found["dataset"] == [150, ["correct", "cost", "error", "id", "outcome", "text", "tokens"]]
+    assert found["resumed"]["sent"] == found["sent"]  # nothing was left to do
+
+
+def test_a_plan_is_that_of_one_process(cluster):
+    found = cluster("plans", rows=200, budget=14_000)
+    assert found["limits equal"]
+    assert found["limited"]
+    assert found["prices"] == pytest.approx([found["prices"][2]] * 3, rel=1e-9)
+    assert len(set(found["admitted"])) == 1
+    assert found["granted"] == [14_000] * 3
+
+
+def test_what_is_wrong_with_a_dataset_is_said_in_one_line(cluster):
+    found = cluster("refuses")
+    assert found["no question"].startswith("InputError: dataset: no column is called question")
+    assert "policy clear on 9 rows" in found["policy"]
+    assert not any("\n" in message for message in found.values())
+
+
+def test_the_command_and_the_example(cluster):
+    found = cluster("commands", rows=60, budget=900)
+    assert found["code"] == 3  # some rows were declined
+    assert "60 requests, 900 tokens, policy expected" in found["printed"]
+    assert "60 rows from 2 files" in found["spoken"]
+    assert found["answers"] > 30
+    assert found["answers"] + found["declined"] == 60
+    assert "'outcome': 'finished'" in found["example"]
+    assert "of 900 tokens spent at a price of 0." in found["example"]
+
+
+def test_killed_workers_lose_what_they_had_under_way_and_nothing_is_paid_twice(cluster):
+    found = cluster("killed", who="worker", seed=4, workers=4, kills=2)
+    assert_kept(found, 240)
+    assert found["lost rows"] <= found["most lost"]
+    assert found["outcomes"].get("finished", 0) >= 240 - found["most lost"]
+
+
+def test_a_killed_coordinator_loses_nothing(cluster):
+    found = cluster("killed", who="coordinator", seed=1, workers=2, kills=2)
+    assert_kept(found, 240)
+    assert found["killed"] == 2
+    assert found["outcomes"] == {"finished": 240}
+    assert found["spent"] == found["generated"]
