@@ -5,6 +5,7 @@ it answers in more than 8 tokens but fewer than 400 and the same each time, and 
 """
 
 import asyncio
+import sys
 
 import pytest
 
@@ -12,9 +13,11 @@ from shadowprice.backends.base import LANDING, join, prefix
 from shadowprice.backends.llamacpp import LlamaCppServer
 from shadowprice.backends.openai import OpenAIBackend
 from shadowprice.backends.recorded import RecordedBackend
+from shadowprice.backends.vllm_offline import VllmOfflineBackend
 from shadowprice.errors import Refused
 from shadowprice.types import Trace
 
+from . import fake_vllm
 from .asking import client_of
 from .hostile import WORDS, Server, continues
 
@@ -45,7 +48,13 @@ def llamacpp(running, monkeypatch):
     return client_of(running, monkeypatch), question, plain
 
 
-BACKENDS = ["openai", "recorded", "llamacpp"]
+@pytest.fixture
+def vllm(monkeypatch):
+    monkeypatch.setitem(sys.modules, "vllm", fake_vllm)
+    return VllmOfflineBackend(fake_vllm.LLM()), "hello", "hello "
+
+
+BACKENDS = ["openai", "recorded", "llamacpp", "vllm"]
 
 
 @pytest.fixture(params=BACKENDS)
