@@ -350,6 +350,19 @@ class TestAStream:
 
         assert meet(behave, timeout=30, stall_timeout=30).tokens == 10
 
+    def test_with_an_invalid_chunk_has_broken(self):
+        async def behave(request, reply):
+            await reply.head(transfer_encoding="chunked")
+            event = 'data: {"choices": [{"delta": {"content": "a"}}]}\n\n'
+            await reply.send(f"{len(event):x}\r\n{event}\r\n")
+            reply.server.generated += 1
+            await asyncio.sleep(0.1)
+            await reply.send("no size\r\n")
+            await asyncio.sleep(60)
+
+        outcome = meet(behave, timeout=30, stall_timeout=30)
+        assert (str(outcome), outcome.tokens) == ("the connection broke within the answer", None)
+
     def test_may_report_an_error_of_its_own_kind(self):
         async def behave(request, reply):
             await reply.head()

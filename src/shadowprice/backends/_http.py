@@ -37,6 +37,7 @@ _LONGEST_REASON = 2**16  # bytes that are read of an error
 _REASON_TIMEOUT = 5.0  # seconds
 _LARGE = 2**20  # bytes; aiohttp wants larger requests as files
 _STEP = 2**16  # bytes that are decompressed at a time
+_SILENCE = 1.0  # seconds after which the connection of a response is looked at
 
 
 class Client:
@@ -186,7 +187,7 @@ class Body:
     """The body of a response as it arrives, decompressed; more than `most` bytes raise TooLong."""
 
     def __init__(self, response: aiohttp.ClientResponse, most: int) -> None:
-        self._content, self.most = response.content, most
+        self._response, self.most = response, most
         self._decompress = _decompressor(response.headers.get("Content-Encoding", "").strip().lower())
         self._parts: Iterator[bytes] = iter(())
         self._received = self._given = 0
@@ -194,7 +195,7 @@ class Body:
     async def some(self) -> bytes:
         """What comes next, nothing at the end."""
         while (part := next(self._parts, None)) is None:
-            chunk = await self._content.readany()
+            chunk = await self._chunk()
             if not chunk:
                 return b""
             self._received += len(chunk)
@@ -209,6 +210,17 @@ class Body:
         while part := await self.some():
             parts.append(part)
         return b"".join(parts)
+
+    async def _chunk(self) -> bytes:
+        """What arrives next. On an invalid chunk, aiohttp closes the connection and lets its reader wait."""
+        while True:
+            try:
+                async with asyncio.timeout(_SILENCE):
+                    return await self._response.content.readany()
+            except TimeoutError:
+                connection = self._response.connection
+                if connection and (connection.transport is None or connection.transport.is_closing()):
+                    raise aiohttp.ClientPayloadError from None
 
     def _check(self) -> None:
         if max(self._received, self._given) > self.most:
