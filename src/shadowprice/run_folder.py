@@ -56,13 +56,15 @@ class RunFolder:
         resume: bool | None = None,
         *,
         accept_loss: bool = False,
+        charge_lost: bool = True,
     ) -> RunFolder:
         """Creates the folder, or resumes its run: always if `resume`, never if not, by default if the folder exists.
 
-        `accept_loss`: continue with the valid part of a damaged ledger (see `shadowprice.accounts.sqlite`).
+        `accept_loss`: continue with the valid part of a damaged ledger; `charge_lost`: charge what a crash left open
+        (see `shadowprice.accounts.sqlite`).
         """
         if os.path.lexists(path) if resume is None else resume:
-            return cls.resume(path, budget, asked, accept_loss=accept_loss)
+            return cls.resume(path, budget, asked, accept_loss=accept_loss, charge_lost=charge_lost)
         if accept_loss:
             raise InputError("--accept-loss is for resuming, and this is a new run", path=path, fix="add --resume")
         return cls.create(path, budget, asked)
@@ -98,7 +100,13 @@ class RunFolder:
 
     @classmethod
     def resume(
-        cls, path: str | os.PathLike[str], budget: int, asked: Mapping[str, Any], *, accept_loss: bool = False
+        cls,
+        path: str | os.PathLike[str],
+        budget: int,
+        asked: Mapping[str, Any],
+        *,
+        accept_loss: bool = False,
+        charge_lost: bool = True,
     ) -> RunFolder:
         folder = Path(path)
         try:
@@ -108,12 +116,12 @@ class RunFolder:
         before = {"budget": manifest["budget"], **manifest["asked"]}
         now = {"budget": budget, **json.loads(json.dumps(dict(asked)))}
         changed = [name for name in sorted(before.keys() | now.keys()) if before.get(name) != now.get(name)]
-        ledger = Ledger.reopen(folder / LEDGER, accept_loss=accept_loss)
+        ledger = Ledger.reopen(folder / LEDGER, accept_loss=accept_loss, charge_lost=charge_lost)
         try:
             if ledger.budget != manifest["budget"]:
                 problem = f"is of another run: its budget is {ledger.budget:,}, not {manifest['budget']:,}"
                 raise InputError(problem, path=folder / LEDGER, fix="start a new run")
-            if changed and (ledger.spent or any(ledger.results())):
+            if changed and (ledger.spent or ledger.reserved or any(ledger.results())):
                 name = changed[0]
                 problem = f"was started with another {name} ({before.get(name)!r:.60}, now {now.get(name)!r:.60})"
                 raise InputError(problem, path=path, fix="resume with the same, or start a new run")

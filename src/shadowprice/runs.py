@@ -16,6 +16,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from secrets import token_hex
 from typing import Any
 
 import orjson
@@ -26,6 +27,7 @@ from shadowprice.cost import TOKENS, Rates, parse_budget
 from shadowprice.engine import Settings, make_scheduler
 from shadowprice.engine.context import within_context
 from shadowprice.engine.executor import USUAL, Progress, Tolerance, execute
+from shadowprice.engine.lost import settle_lost
 from shadowprice.engine.scheduler import Round, Scheduler
 from shadowprice.errors import InputError, Refused
 from shadowprice.forecast import Predictor, default, predict_all
@@ -88,6 +90,7 @@ class Run:
         self.teaching: dict[str, Any] | None = None  # a summary of the teacher's estimates
         self._forecaster = forecaster
         self._executing = self._executed = False
+        self._execution = ""  # a name for the latest; attempts are named after it
         self._task: asyncio.Task[Summary] | None = None  # of the latest `async for`
         self._rounds: list[Round] = []
         self._scheduler: Scheduler | None = None
@@ -102,7 +105,8 @@ class Run:
         self._accept_loss = accept_loss
         self.folder = None
         if folder is not None:
-            self.folder = RunFolder.open(folder, self.budget, asked, resume, accept_loss=accept_loss)
+            self.folder = RunFolder.open(folder, self.budget, asked, resume, accept_loss=accept_loss, charge_lost=False)
+            self._execution = str(self.folder.manifest.get("execution") or "")
         self.ledger = self.folder.ledger if self.folder else Ledger.in_memory(self.budget)
         if self.folder and self.sandbox:  # a run that is resumed elsewhere may have had several
             self.folder.save(sandboxes=sorted({*self.folder.manifest.get("sandboxes", []), self.sandbox}))
@@ -193,7 +197,6 @@ class Run:
         self._executing = True
         try:
             if self._executed:
-                self.ledger.charge_lost()
                 self.progress.restart()
             self._executed = True
             return await self._execute(on_result, on_event, tolerance)
@@ -205,7 +208,11 @@ class Run:
     ) -> Summary:
         if self.folder and self.folder.finished:
             return self._finished(self.folder)
+        bodies = {request.id: request.body for request in self.requests}
+        await settle_lost(self.ledger, self.backend, self._execution, bodies, priced=self.settings.rates.priced)
+        self._execution = token_hex(16)  # another one each time: a copy of the folder may be resumed as well
         if self.folder:
+            self.folder.save(execution=self._execution)
             self.folder.keep_requests(self.requests, self.gold)
         forecaster = self._forecaster or default()
         forecast = predict_all(forecaster, self.requests)
@@ -246,6 +253,7 @@ class Run:
             rates=self.settings.rates,
             grade=self._grade if self.gold else None,
             progress=self.progress,
+            name=self._execution,
             on_result=on_result,
             on_event=event,
         )

@@ -22,7 +22,7 @@ def asked(tmp_path, work):
         return answered
 
     async def ask(answered, whose=WHOSE, content=b"q"):
-        return await once(owner, "w", whose, content, answered)
+        return await once(owner, "w", whose, content, answered, lambda: 7)
 
     try:
         asyncio.run(work(ask, answer))

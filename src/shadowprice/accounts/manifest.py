@@ -18,7 +18,7 @@ _Shape = Mapping[str, tuple[type, ...]]  # field: its types; a field may be miss
 _WHOLE: _Shape = {
     "budget": (int,), "asked": (dict,), "rounds": (list,), "done": (bool,), "created": (str, _NONE),
     "shadowprice": (str, _NONE), "summary": (dict, _NONE), "teacher": (dict, _NONE), "files": (dict, _NONE),
-    "sandboxes": (list, _NONE),
+    "sandboxes": (list, _NONE), "execution": (str, _NONE),
 }  # fmt: skip
 _ASKED: _Shape = {
     "policy": (str, _NONE), "accounting": (str, _NONE), "reclaim": (bool, _NONE), "samples": (int, _NONE),

@@ -38,7 +38,9 @@ class Connections:
         self._watched: aiohttp.ClientResponse | None = None
         self._late = 0
 
-    async def post(self, url: Any, headers: dict[str, str], *, watch: bool, **options: Any) -> aiohttp.ClientResponse:
+    async def request(
+        self, method: str, url: Any, headers: dict[str, str], *, watch: bool, **options: Any
+    ) -> aiohttp.ClientResponse:
         """The response, for `release`; `watch` if it is one whose connection may be watched."""
         self._enter()
         watching = watch and self._reuse == "unknown"
@@ -51,7 +53,7 @@ class Connections:
             if watching and self._kept:  # it may have the connection of a refusal, which the server closes
                 before, self._kept = self._kept, None
                 await before.close()
-            response = await self._session(watching or reused).post(url, headers=headers, **options)
+            response = await self._session(watching or reused).request(method, url, headers=headers, **options)
         except BaseException as error:
             lost = isinstance(error, aiohttp.ClientConnectionError) and not isinstance(
                 error, aiohttp.ClientConnectorError | aiohttp.ServerTimeoutError

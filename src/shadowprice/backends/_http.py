@@ -78,16 +78,20 @@ class Client:
         """The address without the version at its end."""
         return self.url.rstrip("/").removesuffix("/v1")
 
-    async def post(self, path: str, body: Mapping[str, Any], *, watch: bool = False) -> aiohttp.ClientResponse:
+    async def post(
+        self, path: str, body: Mapping[str, Any], *, watch: bool = False, key: str = "", method: str = "POST"
+    ) -> aiohttp.ClientResponse:
         """The response to a request, which the caller releases; raises StatusError for a status that is not 2xx.
 
         path    relative to the base URL, or a complete URL
         watch   whether this is a request like most others: it may show how the server treats connections
+        key     its Idempotency-Key; "": one of its own
         """
         url = URL(path) if "://" in path else (self._base / path.removeprefix("/")).with_query(self._base.query)
         # Every request is new: a server or a gateway that knows these keys must not send an old answer.
-        headers = {**self._headers, "Idempotency-Key": str(uuid.uuid4())}
-        response = await self._connections.post(
+        headers = {**self._headers, "Idempotency-Key": key or str(uuid.uuid4())}
+        response = await self._connections.request(
+            method,
             url,
             headers,
             watch=watch,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, Protocol, Self
 
@@ -12,6 +13,7 @@ from shadowprice.formats.limits import LIMIT_FIELDS
 from shadowprice.types import Completion
 
 __all__ = [
+    "ATTEMPT",
     "BOX_STOPS",
     "LANDING",
     "AsyncContext",
@@ -27,6 +29,8 @@ __all__ = [
     "with_text",
 ]
 
+# The name of the attempt under way; "": it has none. A server that keeps account of attempts can be asked by it.
+ATTEMPT: ContextVar[str] = ContextVar("ATTEMPT", default="")
 # A suffix that makes a model state its final answer.
 LANDING = LANDINGS["math"].text
 # Texts that end a boxed answer, the most frequent first. A brace alone does not: \frac{1}{2} contains some.
@@ -42,8 +46,9 @@ _WHOLE_ANSWER_FIELDS = (
 class Backend(Protocol):
     """One model.
 
-    Two more methods are used where a backend has them: `room`, the tokens that a context leaves for an answer, and
-    `generating`, the tokens that answers under way have so far, to show progress.
+    More methods are used where a backend has them: `room`, the tokens that a context leaves for an answer;
+    `generating`, the tokens that answers under way have so far, to show progress; and `cost_of`, the tokens of an
+    earlier attempt, where a server can tell.
     """
 
     model: str

@@ -65,12 +65,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from shadowprice.backends._charging import Density
-from shadowprice.backends._events import EventParser, mapping, parse_json, read_body, read_event
+from shadowprice.backends._events import EventParser, mapping, parse_json, read_body, read_event, whole
 from shadowprice.backends._failures import NoCompletion, StatusError, checked_after_generating, failure
 from shadowprice.backends._http import Body, Client
 from shadowprice.backends._stream import Answer
 from shadowprice.backends._tokenizer import Tokenizer
 from shadowprice.backends.base import (
+    ATTEMPT,
     AsyncContext,
     can_be_continued,
     effective_limit,
@@ -91,6 +92,8 @@ _CONNECT_TIMEOUT = 10.0  # seconds
 _MAX_STOPS = 4  # stop texts; OpenAI accepts no more
 _USAGE = {"stream_options": {"include_usage": True}}
 _MAX_FETCHED = 2**26  # bytes
+_ACCOUNT_TIMEOUT = 10.0  # seconds to say what an attempt has cost
+_GATEWAY = "x-shadowprice-decision"  # a header of every answer of our own gateway
 _REPLACED = {*LIMIT_FIELDS, "stream_options"}  # fields of a request that are not sent as they are
 
 
@@ -124,6 +127,7 @@ class OpenAIBackend(AsyncContext):
         self._timeout, self._stall_timeout = timeout, stall_timeout
         self._limit_field, self._continues = limit_field, continues
         self._requests_usage = True
+        self._keeps_account: bool | None = None  # whether the server can tell what an attempt has cost; None: unknown
         self._violation = ""
         self._under_way: set[Answer] = set()
         self._density = Density()
@@ -163,6 +167,31 @@ class OpenAIBackend(AsyncContext):
         """Tokens that answers under way have so far, at least: a piece may hold several."""
         return sum(answer.pieces for answer in self._under_way)
 
+    async def cost_of(self, body: Mapping[str, Any], attempt: str) -> int | None:
+        """The tokens that an attempt at `body` has cost, where the server keeps account of them; None: unknown.
+
+        Our own gateway does. An attempt that it has not received by then is refused if it still arrives.
+        """
+        costs = [await self._withdraw(_path(body), key) for key in _keys(attempt) if self._keeps_account is not False]
+        known = [cost for cost in costs if cost is not None]
+        return sum(known) if len(known) == len(_keys(attempt)) else None
+
+    async def _withdraw(self, path: str, key: str) -> int | None:
+        try:
+            async with asyncio.timeout(_ACCOUNT_TIMEOUT):
+                response = await self._client.post(path, {}, key=key, method="DELETE")
+                try:
+                    found = mapping(parse_json(await Body(response, 2**16).all()))
+                finally:
+                    self._client.release(response)
+        except Exception as error:  # whatever it is: the cost is unknown
+            if isinstance(error, StatusError) and error.status < 500:
+                self._keeps_account = False
+            return None
+        self._keeps_account = found.get("object") == "shadowprice.withdrawal"
+        cost = found.get("tokens")
+        return cost if self._keeps_account and whole(cost) else None
+
     async def fetch(self, url: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """The JSON that another endpoint of the server answers with; fails as `complete` does."""
         try:
@@ -190,7 +219,10 @@ class OpenAIBackend(AsyncContext):
         # What breaks after the last word does not matter: the answer is complete.
         if answer.finish is None and not answer.overrun:
             cause = "a stream without an end"
-            raise failed or Unavailable("the stream ended without a finish_reason", tokens=None, cause=cause)
+            failed = failed or Unavailable("the stream ended without a finish_reason", tokens=None, cause=cause)
+            if failed.tokens is None and self._keeps_account and (attempt := ATTEMPT.get()):
+                failed.tokens = await self.cost_of(body, attempt)
+            raise failed
         if answer.finish in ("abort", "error"):  # vLLM, SGLang
             raise Unavailable(f"the server stopped with finish_reason {answer.finish}", tokens=None)
         if not answer.overrun and answer.is_doubtful:
@@ -215,6 +247,8 @@ class OpenAIBackend(AsyncContext):
         try:
             async with asyncio.timeout_at(deadline) as clock:
                 response = await self._open(request)
+                if _GATEWAY in response.headers:
+                    self._keeps_account = True
                 try:
                     bounds = _bounds(request, answer.limit)
                     body = Body(response, bounds.stream)
@@ -265,10 +299,10 @@ class OpenAIBackend(AsyncContext):
             chunk = await body.some()
 
     async def _open(self, request: dict[str, Any]) -> ClientResponse:
-        path = "/chat/completions" if "messages" in request else "/completions"
+        path, (key, second_key) = _path(request), _keys(ATTEMPT.get())
         if self._requests_usage:
             try:
-                return await self._client.post(path, {**request, **_USAGE}, watch=True)
+                return await self._client.post(path, {**request, **_USAGE}, watch=True, key=key)
             except StatusError as error:
                 if error.status not in (400, 422) or "stream_options" not in error.content:
                     raise
@@ -276,7 +310,8 @@ class OpenAIBackend(AsyncContext):
                 if error.generated or checked_after_generating(request):
                     raise
             # This refusal generated nothing: asking again is still the same attempt.
-        return await self._client.post(path, request, watch=True)
+            key = second_key
+        return await self._client.post(path, request, watch=True, key=key)
 
     async def _continue(self, body: Mapping[str, Any], limit: int, first: Completion | None, suffix: str) -> Completion:
         """The next part, after `first` and the suffix."""
@@ -356,3 +391,12 @@ def _is_open(text: str) -> bool:
     """Whether a box that was opened before `text` is still open after it."""
     plain = text.replace("\\{", "").replace("\\}", "")
     return plain.count("{") >= plain.count("}")
+
+
+def _path(body: Mapping[str, Any]) -> str:
+    return "/chat/completions" if "messages" in body else "/completions"
+
+
+def _keys(attempt: str) -> tuple[str, str]:
+    """The Idempotency-Keys of an attempt: a request that is sent again without a field has another."""
+    return (attempt, f"{attempt}-again") if attempt else ("", "")

@@ -23,6 +23,11 @@ class Attempt(NamedTuple):
     turn: int
 
 
+def attempt_name(execution: str, reservation: int) -> str:
+    """The name of an attempt, by which a server may know it; "" if the execution has none."""
+    return f"{execution}-{reservation}" if execution else ""
+
+
 class Repetition(NamedTuple):
     """A piece of work that generated nothing and is sent again, from `due` on."""
 

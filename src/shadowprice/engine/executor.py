@@ -30,9 +30,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, TypeVar
 
 from shadowprice.accounts.book import Book
-from shadowprice.backends.base import Backend
+from shadowprice.backends.base import ATTEMPT, Backend
 from shadowprice.cost import TOKENS, Rates, show
-from shadowprice.engine._attempts import Attempt, Repetition, checked, failure, settlement
+from shadowprice.engine._attempts import Attempt, Repetition, attempt_name, checked, failure, settlement
 from shadowprice.engine.breaker import Breaker
 from shadowprice.engine.progress import USUAL, Progress, Tolerance
 from shadowprice.engine.scheduler import Feed, Report, Scheduler, Work
@@ -72,6 +72,7 @@ async def execute(
     progress: Progress | None = None,
     record_rest: bool = True,
     feed: Feed | None = None,
+    name: str = "",
     on_result: Callable[[Result], None] = lambda result: None,
     on_event: Callable[[Progress], None] = lambda progress: None,
 ) -> Progress:
@@ -82,13 +83,14 @@ async def execute(
     attempts     at one piece of work, as long as they are known to have generated nothing; outages do not count
     record_rest  whether the ledger keeps the results of requests that were never sent
     feed         work that arrives meanwhile: the execution does not end before the feed does
+    name         of this execution, if no other has it: attempts are named after it, for `engine.lost`
     on_result    called with the result of every request, once it is in the ledger
     """
     progress = progress or Progress(ledger.budget)
     channels = backend if isinstance(backend, Mapping) else {"": Channel(backend, rates)}
     sites = {name: _Site(channel, _breaker(channel, concurrency, tolerance)) for name, channel in channels.items()}
     loop = _Loop(scheduler, ledger, sites, concurrency, attempts, tolerance, grade, progress)
-    loop.on_result, loop.on_event = on_result, on_event
+    loop.name, loop.on_result, loop.on_event = name, on_result, on_event
     if feed is not None:
         loop.feed, loop.wake = feed, feed.wake
     await loop.run()
@@ -124,6 +126,7 @@ class _Loop:
     tolerance: Tolerance
     grade: Grader | None
     progress: Progress
+    name: str = ""
     on_result: Callable[[Result], None] = lambda result: None
     on_event: Callable[[Progress], None] = lambda progress: None
     workers: list[asyncio.Task[None]] = field(default_factory=list)  # as many as were ever busy at the same time
@@ -253,7 +256,7 @@ class _Loop:
         clock = asyncio.get_running_loop()
         try:
             while True:
-                self.ended.append((attempt, await self._serve(attempt.work)))
+                self.ended.append((attempt, await self._serve(attempt)))
                 self.idle.append(clock.create_future())
                 self.wake.set()
                 attempt = await self.idle[-1]
@@ -261,7 +264,9 @@ class _Loop:
             self.crash = self.crash or crash
             self.wake.set()
 
-    async def _serve(self, work: Work) -> Report:
+    async def _serve(self, attempt: Attempt) -> Report:
+        work = attempt.work
+        ATTEMPT.set(attempt_name(self.name, attempt.reservation))
         try:
             backend = self._site(work).channel.backend
             found = await backend.complete(work.body, work.grant, continue_from=work.so_far, suffix=work.suffix)
@@ -271,7 +276,7 @@ class _Loop:
             if isinstance(problem, asyncio.CancelledError) and (task is None or task.cancelling()):
                 raise  # this execution is cancelled, not something that the backend waited for
             error = problem if isinstance(problem, BackendError) else failure(problem)
-            return Report(work, self._cost_offailure(work, error), error=error)
+            return Report(work, self._cost_of_failure(work, error), error=error)
         graded = self.grade is not None and not work.probe
         correct = await asyncio.to_thread(self._correct, work.request.id, whole) if graded else None
         return Report(work, self._cost(work, found), found, correct=correct)
@@ -292,7 +297,7 @@ class _Loop:
         # The server did not count the prompt: it is charged as reserved.
         return work.bound + rates.cost(Usage(output=max(0, found.tokens - work.grant)))
 
-    def _cost_offailure(self, work: Work, error: BackendError) -> int:
+    def _cost_of_failure(self, work: Work, error: BackendError) -> int:
         """Nothing, the tokens that were generated, or the whole bound: the last if they are unknown, or cost money."""
         if error.tokens is None:
             return work.bound

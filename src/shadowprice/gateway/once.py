@@ -1,7 +1,8 @@
 """The same Idempotency-Key is answered once, whatever races: the first request is sent, and all get its answer.
 
 What is kept is in the ledger's database, so that it holds across processes. A request that generated nothing can be
-repeated with its key; one of unknown outcome cannot, since it may have been charged.
+repeated with its key; one of unknown outcome cannot, since it may have been charged. Withdrawing a request shows what
+it has cost.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ try:
 except ImportError:
     raise MissingExtra("gateway", "the gateway") from None
 
-__all__ = ["Answered", "once"]
+__all__ = ["Answered", "once", "withdraw"]
 
 _MISSING = 100  # looks, 50 ms apart
 # What is kept of a request whose client left, or whose upstream failed: it may have been charged.
-_UNKNOWN = '[409,"application/json","{\\"error\\":{\\"code\\":\\"outcome_unknown\\"}}"]'
+_UNKNOWN = (409, "application/json", '{"error":{"code":"outcome_unknown"}}')
 
 
 class Answered(NamedTuple):
@@ -43,16 +44,19 @@ async def once(
     whose: tuple[str, ...],
     content: bytes,
     answer: Callable[[], Awaitable[Answered]],
+    tokens: Callable[[], int],
 ) -> web.StreamResponse:
-    """The answer to the first request of this name (tenant, endpoint, key), for all of them."""
-    digest = sha256(content).hexdigest()
-    name = sha256("\0".join(whose).encode(errors="replace")).hexdigest()
+    """The answer to the first request of this name (tenant, endpoint, key), for all of them.
+
+    `tokens` gives what it has cost after `answer` ended, in whatever way.
+    """
+    digest, name = sha256(content).hexdigest(), _name(whose)
     missing = 0
     while kept := await asyncio.to_thread(owner.keep, name, digest, worker):
         if kept.digest != digest:
             return error_response(422, "idempotency_mismatch", "the Idempotency-Key was used for another request")
         if kept.answer is not None:
-            status, kind, text = orjson.loads(kept.answer)
+            status, kind, text, _ = orjson.loads(kept.answer)
             return web.Response(status=status, body=text.encode("latin-1"), headers={"Content-Type": kind})
         # A process that answers holds units: one that does not for seconds has ended.
         alive = kept.worker == worker or kept.worker in await asyncio.to_thread(owner.workers)
@@ -60,14 +64,14 @@ async def once(
         if missing > _MISSING:
             return error_response(409, "outcome_unknown", "the first request with this key was interrupted")
         await asyncio.sleep(0.05)
-    result: str | None = _UNKNOWN
+    result: tuple[int, str, str] | None = _UNKNOWN
     try:
         reply, charged, sent = await answer()
         if reply.status == 200:
             body = reply.body if isinstance(reply, web.Response) else sent
             if isinstance(body, bytes):
                 kind = reply.headers.get("Content-Type", "application/json")
-                result = orjson.dumps([200, kind, body.decode("latin-1")]).decode()
+                result = 200, kind, body.decode("latin-1")
         elif not charged:  # nothing was generated: it can be retried
             result = None
         return reply
@@ -75,4 +79,25 @@ async def once(
         result = None
         raise
     finally:
-        await asyncio.shield(asyncio.to_thread(owner.answered, name, result))
+        kept_answer = orjson.dumps((*result, tokens())).decode() if result else None
+        await asyncio.shield(asyncio.to_thread(owner.answered, name, kept_answer))
+
+
+async def withdraw(owner: Owner, worker: str, whose: tuple[str, ...]) -> web.Response:
+    """The tokens that the request of this name has cost; null: unknown. If it still arrives, it is refused."""
+    name, tokens = _name(whose), None
+    for _ in range(_MISSING):
+        kept = await asyncio.to_thread(owner.keep, name, "withdrawn", worker)
+        if kept is None:
+            tokens = 0
+            await asyncio.to_thread(owner.answered, name, orjson.dumps((*_UNKNOWN, tokens)).decode())
+            break
+        if kept.answer is not None:
+            *_, tokens = orjson.loads(kept.answer)
+            break
+        await asyncio.sleep(0.05)
+    return web.json_response({"object": "shadowprice.withdrawal", "tokens": tokens})
+
+
+def _name(whose: tuple[str, ...]) -> str:
+    return sha256("\0".join(whose).encode(errors="replace")).hexdigest()

@@ -26,7 +26,7 @@ from shadowprice.gateway.bodies import EMBEDDINGS, Ask, limited, parse_ask
 from shadowprice.gateway.config import Config
 from shadowprice.gateway.intake import Intake, Refusal
 from shadowprice.gateway.metrics import Histogram
-from shadowprice.gateway.once import Answered, once
+from shadowprice.gateway.once import Answered, once, withdraw
 from shadowprice.gateway.prices import Prices
 from shadowprice.gateway.records import Record, Records
 from shadowprice.gateway.relay import Attempt, error_response, pass_on
@@ -95,14 +95,19 @@ class Gateway:
             return error_response(503, "draining", "the gateway is shutting down", {"Retry-After": "5"})
         if end == "/models" and request.method == "GET" and not self.upstreams.takes_any:
             return self._models(tenant)
+        key = request.headers.get("Idempotency-Key", "")
+        # Without keys of its own the gateway tells clients apart by theirs.
+        whose = (tenant.name, "" if self.directory.require_keys else bearer(request), end, key)
         if request.method == "POST" and (end in ENDPOINTS or end == EMBEDDINGS):
             async with self._intake.body(request) as content:
-                if not (key := request.headers.get("Idempotency-Key")):
+                if not key:
                     return (await self._answer(request, tenant, end, content)).reply
-                # Without keys of its own the gateway tells clients apart by theirs.
-                whose = (tenant.name, "" if self.directory.require_keys else bearer(request), end, key)
                 answer = partial(self._answer, request, tenant, end, content)
-                return await once(self.tree.owner, self.tree.worker, whose, content, answer)
+                return await once(
+                    self.tree.owner, self.tree.worker, whose, content, answer, lambda: int(request.get("tokens") or 0)
+                )
+        if request.method == "DELETE" and end in ENDPOINTS and key:
+            return await withdraw(self.tree.owner, self.tree.worker, whose)
         if request.method not in ("GET", "HEAD", "DELETE", "OPTIONS") and (
             _UNBOUNDED.search(end) or any(account.money for account in tenant.path)
         ):
@@ -135,6 +140,7 @@ class Gateway:
             record.status = 503
             raise
         finally:
+            request["tokens"] = record.output
             self.records.end(record)
             self.seconds.add(record.seconds)
 

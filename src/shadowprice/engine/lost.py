@@ -1,0 +1,34 @@
+"""Attempts that were under way when their run crashed or was cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from shadowprice.accounts.sqlite import Ledger
+from shadowprice.backends.base import Backend
+from shadowprice.engine._attempts import attempt_name
+from shadowprice.types import Usage
+
+
+async def settle_lost(
+    ledger: Ledger, backend: Backend, execution: str, bodies: Mapping[str, Mapping[str, Any]], *, priced: bool
+) -> None:
+    """Charges them what the server says that they cost, where it keeps account of attempts; else in full.
+
+    execution  the name of the one that sent them
+    bodies     of the requests, by id
+    priced     prompts cost, too: of those the server does not keep account
+    """
+    cost_of = getattr(backend, "cost_of", None)
+    if cost_of and execution:
+        lost = ledger.open_reservations()
+        asked = [(number, bodies[name]) for name, (number, _) in lost.items() if name in bodies]
+        costs = await asyncio.gather(*(cost_of(body, attempt_name(execution, number)) for number, body in asked))
+        for (number, _), tokens in zip(asked, costs, strict=True):
+            if tokens == 0:
+                ledger.free(number)
+            elif tokens is not None and not priced:
+                ledger.settle(number, tokens, Usage(output=tokens))
+    ledger.charge_lost()
