@@ -104,6 +104,11 @@ def prompt_bound(body: Mapping[str, Any]) -> int:
     return len(orjson.dumps(body)) + _FRAME
 
 
+def prompts_in_words() -> str:
+    """Why nothing may fit into a small budget that counts prompts."""
+    return f"a prompt counts as its bytes and {_FRAME} tokens until a server has counted it: raise --budget"
+
+
 def parse_budget(budget: int | float | str, queries: int, rates: Rates = TOKENS) -> int:
     """The budget in whole units, rounded down; `/query` multiplies it by `queries`, the number of requests."""
     if isinstance(budget, str):

@@ -108,6 +108,19 @@ class TestTokensWithPrompts:
         assert "2,000 tokens, prompts included" in shown
         assert "$" not in re.sub("<(script|style).*?</", "", shown)
 
+    def test_a_budget_that_no_prompt_fits_into_says_why(self, run, batch, tmp_path, capsys):
+        why = "a prompt counts as its bytes and 256 tokens until a server has counted it: raise --budget\n"
+        with hostile.Server(talks(12)) as server:
+            assert run(server, "--budget", 100, "--count", "input+output", requests=2) == 3
+        printed = capsys.readouterr().out
+        assert f"  prompts    {why}" in printed
+        assert "would buy" not in printed
+        path = batch([request_line("a")])
+        assert (
+            main(["plan", str(path), "--budget", "100", "--count", "input+output", "--out", str(tmp_path / "p")]) == 3
+        )
+        assert f"  prompts   {why}" in capsys.readouterr().out
+
     @pytest.mark.parametrize("count", ["output", "input+output"])
     def test_an_answer_in_parts_pays_its_prompt_with_each_of_them(self, run, tmp_path, count):
         """The server continues texts, and counts as prompt whatever it is sent."""

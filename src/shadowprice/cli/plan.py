@@ -115,7 +115,7 @@ def _check(budget: str, policy: str, chosen: dict[str, Any], rates: Rates) -> No
 
 
 def _verdict(result: Plan, out: str, errors: str) -> str:
-    from shadowprice.cost import show
+    from shadowprice.cost import prompts_in_words, show
 
     rates = result.rates
     rows = [f"{count(result.requests, 'request')}, {show(result.budget, rates)}, policy {result.policy}"]
@@ -130,6 +130,8 @@ def _verdict(result: Plan, out: str, errors: str) -> str:
         # Only the utility of `expected` is something that can be counted.
         worth = f"{about(result.utility)} correct answers: " if result.policy == "expected" else ""
         rows.append(f"  expected  {worth}{_certificate(gap)}")
+    if rates.priced and not result.admitted:
+        rows.append(f"  prompts   {prompts_in_words()}")
     worth = ""
     if result.more_utility is not None and result.policy == "expected":
         worth = f", {about(result.more_utility)} correct answers"

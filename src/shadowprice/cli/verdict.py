@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from shadowprice.cli.common import about, count, lost_in_words, shown, where_programs_ran
-from shadowprice.cost import Rates, show, show_beside, show_spent
+from shadowprice.cost import Rates, prompts_in_words, show, show_beside, show_spent
 from shadowprice.formats.fixes import fix_for
 
 if TYPE_CHECKING:
@@ -42,7 +42,9 @@ def verdict(run: Run | RayRun, summary: Summary, *, out: str, errors: str, folde
         rows.append(f"  lost       {lost_in_words(summary.lost, rates)}")
     if run.teaching:
         rows.append(f"  teacher    {_of_teacher(run.teaching)}")
-    if run.policy in _PRICED and (worth := _worth_of_more(summary, rates)):
+    if rates.priced and summary.count("declined") == summary.requests:
+        rows.append(f"  prompts    {prompts_in_words()}")
+    elif run.policy in _PRICED and (worth := _worth_of_more(summary, rates)):
         rows.append(f"  price      {worth}")
     return rows
 
