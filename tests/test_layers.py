@@ -23,6 +23,7 @@ LAYERS = [
     "accounts",
     "__init__",
     "engine",
+    "routing",
     "datasets",
     "planning",
     "tale",

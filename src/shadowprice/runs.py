@@ -34,8 +34,10 @@ from shadowprice.forecast import Predictor, default, predict_all
 from shadowprice.formats.files import Target, replacing
 from shadowprice.formats.questions import Gold
 from shadowprice.formats.requests import check_requests, requests_from
-from shadowprice.formats.results import ESTIMATE, parse_chunk, parse_result, result_line
+from shadowprice.formats.results import ESTIMATE, parse_chunk, parse_result, result_line, route_of_chunk
+from shadowprice.formats.routes import read_routes
 from shadowprice.grading import check_code_grading, grade
+from shadowprice.routing import Routing, open_routing
 from shadowprice.run_folder import RunFolder, charged_before, lost_to_crashes, place_of
 from shadowprice.summary import Summary, Tally
 from shadowprice.tale import ASKS, LIMIT, ask, estimates_in, with_estimates
@@ -48,6 +50,7 @@ class Run:
     requests    texts, OpenAI request bodies, batch lines, or the path of a batch file
     budget      `200k`, `256/query`, a number of tokens; with `rates`, `$5`
     backend     the model that answers
+    routes      several models in its place, each with its rates (`routing.Routing`), or the path of a routes.toml
     folder      where the run is kept; None: in memory
     forecaster  None: the one that the package ships
     gold        correct answer and grader, by request id: answers are graded as they arrive
@@ -65,7 +68,8 @@ class Run:
         requests: Sequence[str | Mapping[str, Any] | Request] | str | os.PathLike[str],
         *,
         budget: int | float | str,
-        backend: Backend,
+        backend: Backend | None = None,
+        routes: Routing | str | os.PathLike[str] | None = None,
         folder: str | os.PathLike[str] | None = None,
         forecaster: Predictor | None = None,
         forecaster_name: str = "",
@@ -78,11 +82,19 @@ class Run:
         prices: Rates | None = None,
         **settings: Any,
     ) -> None:
+        if (backend is None) == (routes is None):
+            raise InputError("a run needs a backend or routes, and not both", fix="give one of them")
         self.requests = requests_from(requests)
+        if routes is not None:
+            routes = routes if isinstance(routes, Routing) else open_routing(read_routes(routes), forecaster=forecaster)
+            routes.check(self.requests)
+            rates, settings = routes.routes[0].rates, {"policy": "routes", **settings}
+        self.routing = routes
         check_requests(self.requests, priced=rates.priced)
         self.settings = Settings(rates=rates, **settings)
         self.settings.check()
-        self.backend, self.teacher, self.gold = backend, teacher, gold
+        self.backend: Backend | Routing = backend or routes  # type: ignore[assignment]
+        self.teacher, self.gold = teacher, gold
         self.prices = rates if rates.money else prices
         self.unsafe_code, self.sandbox = unsafe_code, check_gold(gold, unsafe_code=unsafe_code)
         self.budget = parse_budget(budget, len(self.requests), rates)
@@ -96,7 +108,8 @@ class Run:
         self._scheduler: Scheduler | None = None
         asked = {
             "input": _hash(self.requests),
-            "model": backend.model,
+            "model": self.backend.model,
+            **({"routes": routes.described()} if routes else {}),
             "forecast": forecaster_name or ("default" if forecaster is None else type(forecaster).__name__),
             "gold": _hash_of(sorted(gold.items())) if gold else None,
             "teacher": {"model": teacher.model} if teacher else None,
@@ -142,8 +155,9 @@ class Run:
             try:
                 await self.execute()
             finally:
-                for backend in filter(None, (self.backend, self.teacher)):
-                    await backend.close()
+                await self.backend.close()
+                if self.teacher is not None:
+                    await self.teacher.close()
 
         try:
             asyncio.get_running_loop()
@@ -214,24 +228,9 @@ class Run:
         if self.folder:
             self.folder.save(execution=self._execution)
             self.folder.keep_requests(self.requests, self.gold)
-        forecaster = self._forecaster or default()
-        forecast = predict_all(forecaster, self.requests)
-        if self.settings.policy == "tale":
-            forecast = await self._taught(forecast, on_event, tolerance)
-        if self.folder:
-            self.folder.save(done=False)
-            self.folder.keep_forecast([request.id for request in self.requests], forecast)
-        scheduler = make_scheduler(
-            self.settings,
-            lambda request: self.backend.can_continue(request.body),
-            getattr(forecaster, "anytime", None),
-        )
+        scheduler, refused = await self._scheduled(on_event, tolerance)
         self._scheduler = scheduler
         self._rounds = scheduler.rounds
-        requests, refused = await within_context(
-            self.requests, self.backend, self.settings.max_tokens, self.settings.concurrency
-        )
-        scheduler.add(requests, forecast)
         self._restore(scheduler)
         self._refuse(scheduler, refused, on_result)
         kept = len(scheduler.rounds)
@@ -246,7 +245,7 @@ class Run:
         await execute(
             scheduler,
             self.ledger,
-            self.backend,
+            self.routing.channels if self.routing else self._one,
             concurrency=self.settings.concurrency,
             attempts=self.settings.attempts,
             tolerance=tolerance,
@@ -262,6 +261,40 @@ class Run:
             self.ledger.wait()  # before the manifest says that it is done: a power cut must not lose results
             self.folder.save(done=True, summary=asdict(summary))
         return summary
+
+    async def _scheduled(
+        self, on_event: Callable[[Progress], None], tolerance: Tolerance
+    ) -> tuple[Scheduler, dict[int, Refused]]:
+        """The scheduler with all requests and their forecasts; and by place why some cannot be sent."""
+        settings, names = self.settings, [request.id for request in self.requests]
+        if self.routing is not None:
+            forecasts = self.routing.predict(self.requests)
+            self._keep_forecast(names, forecasts[0])
+            routed = self.routing.scheduler(settings.max_tokens, settings.attempts)
+            routed.add(self.requests, forecasts)
+            return routed, {}
+        forecaster = self._forecaster or default()
+        forecast = predict_all(forecaster, self.requests)
+        if settings.policy == "tale":
+            forecast = await self._taught(forecast, on_event, tolerance)
+        self._keep_forecast(names, forecast)
+        scheduler = make_scheduler(
+            settings, lambda request: self._one.can_continue(request.body), getattr(forecaster, "anytime", None)
+        )
+        requests, refused = await within_context(self.requests, self._one, settings.max_tokens, settings.concurrency)
+        scheduler.add(requests, forecast)
+        return scheduler, refused
+
+    @property
+    def _one(self) -> Backend:
+        """The backend of a run without routes."""
+        assert not isinstance(self.backend, Routing)
+        return self.backend
+
+    def _keep_forecast(self, names: Sequence[str], forecast: Forecast) -> None:
+        if self.folder:
+            self.folder.save(done=False)
+            self.folder.keep_forecast(names, forecast)
 
     def results(self) -> list[Result]:
         """The results of the requests, in order; requests without one are left out."""
@@ -294,6 +327,8 @@ class Run:
             dollars=self.prices.cost(self.ledger.usage) / 10**9 if self.prices else None,
             generated=tally.generated,
             counted=tally.counted,
+            routes=dict(tally.routes),
+            dropped=dict(self.progress.dropped),
         )
 
     def write(self, out: Target, errors: Target) -> None:
@@ -337,7 +372,8 @@ class Run:
         for name, line in self._own(self.ledger.chunks()):
             part, sample, landing = parse_chunk(line)
             if not self.ledger.has_result(name):
-                scheduler.restore(place_of(name, place), part, sample=sample, landing=landing)
+                more = {"route": route_of_chunk(line)} if self.routing else {}
+                scheduler.restore(place_of(name, place), part, sample=sample, landing=landing, **more)
         for name, line in self._own(self.ledger.results()):
             result = parse_result(line)
             self.progress.outcomes[result.outcome] += 1
@@ -380,7 +416,7 @@ class Run:
         }
         if self.teacher is None:
             options |= {"rates": self.settings.rates, "progress": self.progress, "on_event": on_event}
-            await ask(waiting, self.ledger, self.backend, most=self.budget // 2, **options)
+            await ask(waiting, self.ledger, self._one, most=self.budget // 2, **options)
             self.progress.outcomes.clear()  # those of estimates
             found = estimates_in(self.ledger, self.requests)
         else:

@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, TypeVar
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from shadowprice.cli.progress import Meter
     from shadowprice.cost import Rates
     from shadowprice.engine.executor import Progress
+    from shadowprice.formats.routes import Route
+    from shadowprice.routing import Routing
 
 _CACHE = 1024  # MiB, for a model on this machine: the state of answers that wait to be continued
 _CTRL_C = "interrupted"
@@ -62,8 +64,37 @@ def make_backend(options: argparse.Namespace, *, cache: bool = False) -> Backend
         )
 
 
+def make_routing(options: argparse.Namespace, routes: list[Route]) -> Routing:
+    """Backends for all routes; models on this machine are loaded."""
+    from shadowprice.cli.common import forecaster
+    from shadowprice.routing import open_routing
+
+    if options.concurrency < 1:
+        raise InputError(f"--concurrency {options.concurrency}", fix="give 1 or more")
+
+    def local(route: Route) -> Backend:
+        from shadowprice.backends.llamacpp import LlamaCppBackend
+
+        with _stage(f"loading {route.local}", quiet=options.quiet):
+            return LlamaCppBackend(
+                route.local,
+                progress=lambda text: None if options.quiet else say(text),
+                context=route.context or options.context,
+                threads=options.threads,
+                gpu_layers=options.gpu_layers,
+                slots=options.slots or min(4, options.concurrency, route.max_concurrency or 4),
+                exact=options.exact,
+            )
+
+    predictor, name = forecaster(options)
+    return open_routing(routes, forecaster=predictor, name=name, local=local)
+
+
 def run_to_end(
-    work: Callable[[], Coroutine[None, None, _T]], progress: Progress, backends: list[Backend | None], folder: str
+    work: Callable[[], Coroutine[None, None, _T]],
+    progress: Progress,
+    backends: Sequence[Backend | Routing | None],
+    folder: str,
 ) -> _T:
     """Runs `work` and closes the backends.
 
@@ -99,7 +130,7 @@ def resumable(folder: str) -> Iterator[None]:
 
 
 @asynccontextmanager
-async def _closing(backends: list[Backend | None]) -> AsyncIterator[None]:
+async def _closing(backends: Sequence[Backend | Routing | None]) -> AsyncIterator[None]:
     try:
         yield
     finally:

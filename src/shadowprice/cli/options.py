@@ -37,6 +37,15 @@ policies:
   proportional  limits in proportion to the forecast, none declined
   tale          the same on a teacher model's estimates; plan uses the forecast instead
 """
+ROUTES = """\
+routes, a TOML file with a table per model (docs/routes.md):
+  [[route]]
+  name = "small"
+  base_url = "http://127.0.0.1:8000/v1"    # or local = "smollm2-135m"
+  model = "NAME"
+  rates = { input = 0.05, output = 0.10 }  # dollars per million tokens; cached = 0.02
+  context, api_key_env, max_concurrency, forecaster are optional
+"""
 
 LOCAL = {
     "context": "tokens of a prompt and its answer (default: what the model was trained for, 4096 at most)",
@@ -189,8 +198,10 @@ def add_rates(command: argparse.ArgumentParser) -> None:
     )
 
 
-def add_model(command: argparse.ArgumentParser) -> None:
+def add_model(command: argparse.ArgumentParser, *, routes: bool = False) -> None:
     where = command.add_mutually_exclusive_group(required=True)
+    if routes:
+        where.add_argument("--routes", metavar="FILE", help="several models, each with its rates: a TOML file (below)")
     where.add_argument("--base-url", metavar="URL", help="an OpenAI-compatible server; the key is $OPENAI_API_KEY")
     where.add_argument(
         "--local",

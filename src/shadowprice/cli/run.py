@@ -26,11 +26,12 @@ from shadowprice.cli.common import (
     run_folder,
     standard_output,
 )
-from shadowprice.cli.live import make_backend, resumable, run_to_end, show_progress
+from shadowprice.cli.live import make_backend, make_routing, resumable, run_to_end, show_progress
 from shadowprice.cli.options import (
     EXIT,
     INPUTS,
     POLICIES,
+    ROUTES,
     Commands,
     add_command,
     add_market,
@@ -44,6 +45,8 @@ from shadowprice.errors import InputError
 if TYPE_CHECKING:
     from shadowprice.backends.base import Backend
     from shadowprice.formats.questions import Gold
+    from shadowprice.formats.routes import Route
+    from shadowprice.routing import Routing
     from shadowprice.runs import Run
     from shadowprice.types import Request
 
@@ -67,6 +70,12 @@ solve of the forecasts. Other policies are cleared in rounds. When the budget is
 written as far as they were generated, with the finish_reason length.
 
   shadowprice run requests.jsonl --budget 200k --base-url http://127.0.0.1:8000/v1 --accounting metered
+
+--routes FILE names several models with their rates, and the budget is in money. One price decides which model
+answers each request and how long it may take; a route that fails is left out, and its requests are answered by
+the others within the same budget.
+
+  shadowprice run questions.csv --budget '$5' --routes routes.toml
 
 --policy tale first asks a teacher how many tokens each request needs, divides the budget in proportion, and
 states every limit in its prompt as well. The teacher is the model that answers, and is paid from the
@@ -92,10 +101,10 @@ def add(commands: Commands) -> None:
         "run",
         "answer questions on a real model within a budget",
         _DESCRIPTION,
-        f"{INPUTS}\n{POLICIES}{_INDEX}\n{EXIT}",
+        f"{INPUTS}\n{ROUTES}\n{POLICIES}{_INDEX}\n{EXIT}",
     )
     add_market(command, policy="index where the server continues answers, else expected")
-    add_model(command)
+    add_model(command, routes=True)
     add_tolerance(command)
     command.add_argument("--out", metavar="FILE", help="answers (default: IN.answers.jsonl)")
     command.add_argument("--csv", metavar="FILE", help="all results as a table as well, for spreadsheets")
@@ -175,13 +184,15 @@ def run(options: argparse.Namespace) -> int:
     from shadowprice.cost import parse_budget
     from shadowprice.engine import Settings
     from shadowprice.formats.requests import requests_from
+    from shadowprice.formats.routes import check_contexts
     from shadowprice.runs import check_gold
 
     if options.policy:
         check_policy_name(options.policy, "index")
     out, errors = outputs(options, "answers")
+    routes = routes_of(options)
     refuse_same_file(input=options.file, out=out, errors=errors, csv=options.csv)
-    settings, tolerated = _settings(options), tolerance(options)
+    settings, tolerated = _settings(options, routes), tolerance(options)
     teacher = _teacher(options)
     with ExitStack() as stack:
         found = stack.enter_context(given(options, temperature=_temperature(options)))
@@ -190,7 +201,12 @@ def run(options: argparse.Namespace) -> int:
         parse_budget(options.budget, len(requests), settings["rates"])  # before a model is fetched or started
         gold = gold_for(options, found, requests)
         check_gold(gold, unsafe_code=options.unsafe_code)
-        backend = make_backend(options, cache=Settings(**settings).accounting == "metered")
+        backend: Backend | Routing
+        if routes:
+            check_contexts(routes, requests)
+            backend = make_routing(options, routes)
+        else:
+            backend = make_backend(options, cache=Settings(**settings).accounting == "metered")
         with resumable(folder), _make_run(options, requests, gold, backend, teacher, folder, settings) as run:
             with show_progress(len(run.requests), run.settings.rates, quiet=options.quiet) as on_event:
                 summary = run_to_end(
@@ -224,18 +240,19 @@ def _make_run(
     options: argparse.Namespace,
     requests: list[Request],
     gold: Gold | None,
-    backend: Backend,
+    backend: Backend | Routing,
     teacher: Backend | None,
     folder: str,
     settings: dict[str, Any],
 ) -> Run:
+    from shadowprice.routing import Routing
     from shadowprice.runs import Run
 
-    predictor, name = forecaster(options)
+    predictor, name = (None, "") if isinstance(backend, Routing) else forecaster(options)
     return Run(
         requests,
         budget=options.budget,
-        backend=backend,
+        **({"routes": backend} if isinstance(backend, Routing) else {"backend": backend}),
         folder=folder,
         forecaster=predictor,
         forecaster_name=name,
@@ -245,13 +262,15 @@ def _make_run(
         accept_loss=options.accept_loss,
         unsafe_code=options.unsafe_code,
         concurrency=options.concurrency,
-        prices=rates_of(options)[1],
+        prices=None if options.routes else rates_of(options)[1],
         **settings,
     )
 
 
-def _settings(options: argparse.Namespace) -> dict[str, Any]:
+def _settings(options: argparse.Namespace, routes: list[Route]) -> dict[str, Any]:
     """The settings of the run."""
+    if routes:
+        return {"policy": "routes", "max_tokens": options.max_tokens, "rates": routes[0].rates}
     return {
         "policy": options.policy or "",
         "accounting": options.accounting or "",
@@ -264,6 +283,30 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def routes_of(options: argparse.Namespace) -> list[Route]:
+    """The routes of --routes, checked; none without it. Options of a single model are refused."""
+    if options.routes is None:
+        return []
+    from shadowprice.cost import parse_budget
+    from shadowprice.formats.routes import read_routes
+
+    given = {
+        "--rate-in": options.rate_in, "--rate-out": options.rate_out, "--rate-cached": options.rate_cached,
+        "--count": options.count, "--model": options.model, "--policy": options.policy,
+        "--accounting": options.accounting, "--landing": options.landing, "--limit-field": options.limit_field,
+        "--samples": options.samples != 1, "--no-reclaim": options.no_reclaim, "--teacher-url": options.teacher_url,
+        "--forecast": options.forecast,
+    }  # fmt: skip
+    if wrong := next((name for name, value in given.items() if value), None):
+        raise InputError(
+            f"{wrong} with --routes", fix="leave it out: the file says what there is to know of each model"
+        )
+    routes = read_routes(options.routes)
+    parse_budget(options.budget, 1, routes[0].rates)
+    options.landing = "none"
+    return routes
+
+
 def _landing(options: argparse.Namespace) -> str | None:
     """By default mathematics lands; several samples do not, unless it was asked for: that is refused."""
     if options.landing is None:
@@ -274,7 +317,7 @@ def _landing(options: argparse.Namespace) -> str | None:
 def _temperature(options: argparse.Namespace) -> float | None:
     """That of --temperature. By default a model on this machine answers the same every time."""
     if options.temperature is None:
-        return 0.0 if options.local is not None and options.samples == 1 else None
+        return 0.0 if (options.local is not None or options.routes) and options.samples == 1 else None
     if not 0 <= options.temperature < math.inf:
         raise InputError(f"--temperature {options.temperature:g}", fix="give 0 or more")
     return float(options.temperature)

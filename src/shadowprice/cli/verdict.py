@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,8 @@ def verdict(run: Run | RayRun, summary: Summary, *, out: str, errors: str, folde
     if summary.failed:
         spent += f", of which {show(summary.failed, rates)} for failed requests: the server may have generated them"
     rows.append(f"  spent      {spent}{show_beside(summary.usage, rates, run.prices)}; the account is in {folder}")
+    if summary.routes:
+        rows += [f"  route      {line}" for line in _of_routes(run, summary)]
     if summary.lost:
         rows.append(f"  lost       {lost_in_words(summary.lost, rates)}")
     if run.teaching:
@@ -49,8 +52,17 @@ def verdict(run: Run | RayRun, summary: Summary, *, out: str, errors: str, folde
     return rows
 
 
+def _of_routes(run: Run, summary: Summary) -> Iterator[str]:
+    """What each route answered and was paid."""
+    answers = Counter(result.extra.get("route") for result in run.results() if result.completion is not None)
+    for name, units in sorted(summary.routes.items(), key=lambda each: -each[1]):
+        yield f"{name}: {count(answers[name], 'answer')}, {show(units, run.settings.rates)}"
+
+
 def warnings(summary: Summary, rates: Rates) -> Iterator[str]:
     """What was wrong with the server, what it cost, and what to do."""
+    for name, reason in summary.dropped.items():
+        yield f"route {name} was left out: {reason} ({fix_for('', reason)})"
     for flag, times in summary.flags.items():
         yield f"server violation: {flag} {times:,} times"
     if summary.beyond_grants:

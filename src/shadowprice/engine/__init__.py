@@ -5,6 +5,7 @@ reserved    any policy, cleared in rounds
 metered     serving by index
 landing     any of these, and landings for what they leave without an answer
 loops       answers that repeat themselves
+routed      several models at one price: `market.menu`, in expected cost
 auto        index where answers can be continued, else expected: the default of `run`
 fixed       the same grant for every request: collecting traces, asking a teacher
 prompts     prompts that state the limit
@@ -67,7 +68,7 @@ class Settings:
         if not policy and not accounting and self.samples == 1 and self.reclaim and not self.options:
             policy = "auto"
         policy = policy or ("index" if accounting == "metered" else "expected")
-        accounting = accounting or ("metered" if policy in ("index", "auto") else "reserved")
+        accounting = accounting or ("metered" if policy in ("index", "auto", "routes") else "reserved")
         object.__setattr__(self, "policy", policy)
         object.__setattr__(self, "accounting", accounting)
         if isinstance(self.landing, str):
@@ -84,6 +85,11 @@ class Settings:
         if self.policy == "auto":
             if self.options or self.samples != 1 or not self.reclaim or self.accounting != "metered":
                 raise InputError("policy auto cannot be combined with other settings", fix="name a policy")
+        elif self.policy == "routes":
+            if self.options or self.samples != 1 or not self.reclaim or self.accounting != "metered" or self.landing:
+                raise InputError(
+                    "routes cannot be combined with other policies, samples or landings", fix="leave them out"
+                )
         elif self.policy == "index":
             if self.accounting != "metered":
                 raise InputError("policy index needs metered accounting", fix="use metered")

@@ -1,0 +1,119 @@
+"""Routes that are open: a backend for each, and what is expected of it.
+
+    with open_routing(read_routes("routes.toml")) as routing:
+        Run(questions, budget="$5", routes=routing)
+
+A route may have a forecaster of its own; the others share one. A folder made by `train --routes` also has revisers:
+what an answer of one route says about the others (`forecast.revise`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from shadowprice.backends.base import AsyncContext, Backend
+from shadowprice.engine.executor import Channel
+from shadowprice.engine.routed import Routed
+from shadowprice.errors import InputError
+from shadowprice.forecast import Predictor, default, load, predict_all
+from shadowprice.forecast.folder import fingerprint
+from shadowprice.forecast.revise import Reviser
+from shadowprice.formats.routes import Route, check_contexts
+from shadowprice.types import Forecast, Request
+
+__all__ = ["Routing", "open_routing"]
+
+
+@dataclass(frozen=True)
+class Routing(AsyncContext):
+    """Routes, with a backend and a forecaster for each, in the same order.
+
+    revisers  by the names of two routes: what an answer of the first says about the second
+    names     of the forecasters, as a run folder keeps them
+    """
+
+    routes: Sequence[Route]
+    backends: Sequence[Backend]
+    forecasters: Sequence[Predictor]
+    revisers: Mapping[tuple[str, str], Reviser] = field(default_factory=dict)
+    names: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        if not len(self.routes) == len(self.backends) == len(self.forecasters) or not self.routes:
+            raise InputError("one backend and one forecaster per route are needed")
+
+    @property
+    def model(self) -> str:
+        return " | ".join(route.name for route in self.routes)
+
+    @property
+    def channels(self) -> dict[str, Channel]:
+        pairs = zip(self.routes, self.backends, strict=True)
+        return {route.name: Channel(backend, route.rates, route.max_concurrency) for route, backend in pairs}
+
+    def scheduler(self, max_tokens: int | None, attempts: int) -> Routed:
+        return Routed(self.routes, max_tokens=max_tokens, attempts=attempts, revisers=self.revisers)
+
+    def predict(self, requests: Sequence[Request]) -> list[Forecast]:
+        """A forecast of every request by route; those of a shared forecaster are made once."""
+        made: dict[int, Forecast] = {}
+        for forecaster in self.forecasters:
+            if id(forecaster) not in made:
+                made[id(forecaster)] = predict_all(forecaster, requests)
+        return [made[id(forecaster)] for forecaster in self.forecasters]
+
+    def check(self, requests: Sequence[Request]) -> None:
+        """Raises InputError if a route could never be used."""
+        check_contexts(self.routes, requests)
+
+    def described(self) -> list[dict[str, Any]]:
+        """What the results of a run depend on, without keys."""
+        return [
+            {**asdict(route), "forecaster": name}
+            for route, name in zip(self.routes, self.names or [""] * len(self.routes), strict=True)
+        ]
+
+    async def close(self) -> None:
+        for backend in self.backends:
+            await backend.close()
+
+
+def open_routing(
+    routes: Sequence[Route],
+    *,
+    forecaster: Predictor | None = None,
+    name: str = "default",
+    revisers: Mapping[tuple[str, str], Reviser] | None = None,
+    local: Callable[[Route], Backend] | None = None,
+) -> Routing:
+    """Connects to every route; nothing is sent yet.
+
+    forecaster  of routes that have none of their own; None: the one that the package ships; `name` identifies it
+    local       starts a model on this machine; None: with the defaults of `LlamaCppBackend`
+    """
+    forecasters = [load(route.forecaster) if route.forecaster else None for route in routes]
+    if None in forecasters and forecaster is None:
+        forecaster = default()
+    opened, backends = [], []
+    for route in routes:
+        backend = _backend(route) if route.base_url else (local or _local)(route)
+        context = getattr(getattr(backend, "server", None), "context", None)
+        opened.append(replace(route, context=context) if route.context is None and context else route)
+        backends.append(backend)
+    chosen: list[Predictor] = [each or forecaster for each in forecasters]  # type: ignore[misc]
+    names = [f"forecaster {fingerprint(route.forecaster)}" if route.forecaster else name for route in routes]
+    return Routing(opened, backends, chosen, revisers or {}, names)
+
+
+def _backend(route: Route) -> Backend:
+    from shadowprice.backends.openai import OpenAIBackend
+
+    return OpenAIBackend(route.base_url, route.model, api_key=route.api_key())
+
+
+def _local(route: Route) -> Backend:
+    from shadowprice.backends.llamacpp import LlamaCppBackend
+
+    return LlamaCppBackend(route.local, context=route.context, slots=min(8, route.max_concurrency or 4))

@@ -1,0 +1,126 @@
+"""`run --routes`: two servers, one budget in money that neither can exceed, and mistakes that cost nothing."""
+
+import json
+from collections import Counter
+
+import pytest
+
+from shadowprice.accounts.sqlite import Ledger
+from shadowprice.cli import main
+
+from ..backends import hostile
+from ..conftest import read_jsonl, request_line
+from ..talking import talks
+
+PROMPT = 5  # tokens that the server counts for every prompt
+CHEAP, DEAR = (100, 100), (1000, 1200)  # nano-dollars of a token read and generated
+
+
+def route(name: str, url: str, rates: tuple[int, int], more: str = "") -> str:
+    return (
+        f'[[route]]\nname = "{name}"\nbase_url = "{url}"\nmodel = "m"\n'
+        f"rates = {{ input = {rates[0] / 1000}, output = {rates[1] / 1000} }}\n{more}\n"
+    )
+
+
+@pytest.fixture
+def run(tmp_path, batch):
+    def command(routes: str, *more, requests=40) -> int:
+        (tmp_path / "routes.toml").write_text(routes)
+        path = batch([request_line(f"q{i}", f"What is {i} + {i}? Explain it.") for i in range(requests)])
+        arguments = [
+            "run", path, "--quiet", "--routes", tmp_path / "routes.toml", "--max-tokens", 200, "--force",
+            "--out", tmp_path / "out", "--errors", tmp_path / "err", "--run-folder", tmp_path / "run", *more,
+        ]  # fmt: skip
+        return main([str(argument) for argument in arguments])
+
+    return command
+
+
+def spent(folder) -> int:
+    with Ledger.reopen(folder / "run" / "ledger.sqlite") as ledger:
+        return ledger.spent
+
+
+def cost(server, rates) -> int:
+    return rates[0] * PROMPT * len(server.requests) + rates[1] * server.generated
+
+
+def test_two_servers_share_one_budget_which_is_kept_by_their_own_counts(run, tmp_path, capsys):
+    with hostile.Server(talks(60)) as cheap, hostile.Server(talks(60)) as dear:
+        routes = route("cheap", cheap.url, CHEAP) + route("dear", dear.url, DEAR)
+        assert run(routes, "--budget", "$0.0009") in (0, 3)
+        paid = cost(cheap, CHEAP) + cost(dear, DEAR)
+        assert spent(tmp_path) == paid <= 900_000
+    assert cheap.requests or dear.requests
+    printed = capsys.readouterr().out
+    assert "policy routes" in printed
+    answered = [line["shadowprice"] for line in read_jsonl(tmp_path / "out")]
+    by_route = Counter()
+    for line in answered:
+        by_route.update(line["charged"])
+    assert by_route["cheap"] == cost(cheap, CHEAP)
+    assert by_route["dear"] == cost(dear, DEAR)
+    for name, units in by_route.items():
+        assert f"{name}: " in printed
+        assert f"${units / 1e9:.6f}".rstrip("0") in printed
+
+
+def test_a_dead_route_is_left_out_and_the_other_answers_everything(run, tmp_path, capsys):
+    with hostile.Server(talks(20)) as alive:
+        routes = route("alive", alive.url, CHEAP) + route("dead", "http://127.0.0.1:9/v1", DEAR)
+        assert run(routes, "--budget", "$1") == 0
+    said = capsys.readouterr()
+    assert len(read_jsonl(tmp_path / "out")) == 40
+    assert "warning: route dead was left out: " in said.err
+
+
+def test_a_run_is_resumed_and_pays_for_nothing_twice(run, tmp_path, capsys):
+    with hostile.Server(talks(30)) as cheap, hostile.Server(talks(30)) as dear:
+        routes = route("cheap", cheap.url, CHEAP) + route("dear", dear.url, DEAR)
+        assert run(routes, "--budget", "$1", requests=10) == 0
+        first = cost(cheap, CHEAP) + cost(dear, DEAR)
+        assert run(routes, "--budget", "$1", "--resume", requests=10) == 0
+        assert cost(cheap, CHEAP) + cost(dear, DEAR) == first == spent(tmp_path)
+        capsys.readouterr()
+        assert run(routes.replace("1.0,", "2.0,"), "--budget", "$1", "--resume", requests=10) == 2
+        assert "was started with another routes" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("more", "arguments", "problem"),
+    [
+        ("colour = 3", (), "unknown key 'colour'"),
+        ("context = 100", (), "its context of 100 tokens is too short for every prompt"),
+        ('api_key_env = "SHADOWPRICE_UNSET"', (), "the environment variable SHADOWPRICE_UNSET is not set"),
+        ("", ("--budget", "200k"), "is in tokens, and rates are in dollars"),
+        ("", ("--rate-in", "1"), "--rate-in with --routes"),
+        ("", ("--policy", "clear"), "--policy with --routes"),
+        ("", ("--samples", "3"), "--samples with --routes"),
+    ],
+)
+def test_a_mistake_is_one_line_and_nothing_is_sent(run, tmp_path, capsys, more, arguments, problem):
+    with hostile.Server(talks(20)) as server:
+        budget = () if "--budget" in arguments else ("--budget", "$1")
+        assert run(route("one", server.url, CHEAP, more), *budget, *arguments) == 2
+        assert not server.requests
+    said = capsys.readouterr().err
+    assert problem in said
+    assert len(said.strip().splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_summary_as_json_has_the_units_of_each_route(run, tmp_path, capsys):
+    with hostile.Server(talks(20)) as cheap, hostile.Server(talks(20)) as dear:
+        routes = route("cheap", cheap.url, CHEAP) + route("dear", dear.url, DEAR)
+        assert run(routes, "--budget", "$1", "--json", requests=8) == 0
+        summary = json.loads(capsys.readouterr().out)
+    assert sum(summary["routes"].values()) == summary["spent"]
+    assert summary["dropped"] == {}
+
+
+def test_a_report_shows_a_run_with_routes(run, tmp_path, capsys):
+    with hostile.Server(talks(20)) as cheap:
+        assert run(route("cheap", cheap.url, CHEAP), "--budget", "$1", requests=8) == 0
+    assert main(["report", str(tmp_path / "run"), "--out", str(tmp_path / "page.html")]) == 0
+    assert "routes" in (tmp_path / "page.html").read_text()

@@ -1,0 +1,102 @@
+"""Routes in Python: a backend and a forecaster for each, and one run over all of them."""
+
+import numpy as np
+import pytest
+
+import shadowprice as sp
+from shadowprice.backends.recorded import RecordedBackend
+from shadowprice.cost import Rates
+from shadowprice.datasets.shipped import shipped_traces
+from shadowprice.errors import InputError
+from shadowprice.forecast import PromptLength
+from shadowprice.formats.routes import Route, read_routes
+from shadowprice.routing import Routing, open_routing
+
+TRACES = shipped_traces("eval", "smollm2")[:60]
+SMALL = Route("small", Rates.dollars("0.1", "0.1"), "http://127.0.0.1:9/v1", model="small")
+LARGE = Route("large", Rates.dollars("1", "1.2"), "http://127.0.0.1:9/v1", model="large", max_concurrency=2)
+
+
+class Counting(RecordedBackend):
+    """Counts prompts, as a server does."""
+
+    async def complete(self, body, limit, **options):
+        from dataclasses import replace
+
+        return replace(await super().complete(body, limit, **options), input_tokens=20)
+
+
+def routing(**more) -> Routing:
+    backends = [Counting(TRACES), Counting(TRACES)]
+    return Routing([SMALL, LARGE], backends, [PromptLength(), PromptLength()], **more)
+
+
+def test_a_run_with_routes_answers_within_its_money(tmp_path):
+    questions = [trace.prompt for trace in TRACES]
+    with sp.Run(questions, budget="$0.0005", routes=routing(), folder=tmp_path / "run", max_tokens=200) as run:
+        results = run.complete()
+        summary = run.summary()
+    assert len(results) == len(questions)
+    assert summary.spent <= 500_000
+    assert summary.overspent == 0
+    assert sum(summary.routes.values()) == summary.spent == sum(result.cost for result in results)
+    assert {result.extra["route"] for result in results if result.completion} <= {"small", "large"}
+    with sp.Run(questions, budget="$0.0005", routes=routing(), folder=tmp_path / "run", max_tokens=200) as again:
+        assert [result.id for result in again.complete()] == [result.id for result in results]
+        assert again.spent == summary.spent
+
+
+def test_a_run_has_a_backend_or_routes():
+    with pytest.raises(InputError, match="a backend or routes"):
+        sp.Run(["hi"], budget="$1")
+    with pytest.raises(InputError, match="a backend or routes"):
+        sp.Run(["hi"], budget="$1", backend=Counting(TRACES), routes=routing())
+
+
+def test_routes_are_not_combined_with_samples_or_a_policy():
+    with pytest.raises(InputError, match="routes cannot be combined"):
+        sp.Run(["hi"], budget="$1", routes=routing(), samples=2)
+    with pytest.raises(InputError, match="is in tokens, and rates are in dollars"):
+        sp.Run(["hi"], budget="200k", routes=routing())
+
+
+def test_routes_are_opened_from_a_file_and_nothing_is_sent(tmp_path):
+    path = tmp_path / "routes.toml"
+    path.write_text(
+        '[[route]]\nname = "a"\nbase_url = "http://127.0.0.1:9/v1"\nmodel = "m"\n'
+        "rates = { input = 0.1, output = 0.2 }\n"
+    )
+    opened = open_routing(read_routes(path), forecaster=PromptLength(), name="mine")
+    assert opened.model == "a"
+    assert [each["name"] for each in opened.described()] == ["a"]
+    assert opened.described()[0]["forecaster"] == "mine"
+    assert list(opened.channels) == ["a"]
+
+
+def test_a_shared_forecaster_is_asked_once():
+    class Counted(PromptLength):
+        calls = 0
+
+        def predict(self, requests):
+            type(self).calls += 1
+            return super().predict(requests)
+
+    shared = Counted()
+    both = Routing([SMALL, LARGE], [Counting(TRACES)] * 2, [shared, shared])
+    first, second = both.predict([sp.Request("a", "What is 2 + 2?")])
+    assert Counted.calls == 1
+    np.testing.assert_array_equal(first.tokens, second.tokens)
+
+
+def test_every_route_needs_a_backend_and_a_forecaster():
+    with pytest.raises(InputError, match="one backend and one forecaster per route"):
+        Routing([SMALL, LARGE], [Counting(TRACES)], [PromptLength()])
+    with pytest.raises(InputError, match="one backend and one forecaster per route"):
+        Routing([], [], [])
+
+
+def test_keys_are_not_in_what_a_folder_keeps(monkeypatch):
+    monkeypatch.setenv("LARGE_KEY", "sk-secret-123")
+    route = Route("large", LARGE.rates, "http://127.0.0.1:9/v1", api_key_env="LARGE_KEY")
+    opened = open_routing([route], forecaster=PromptLength())
+    assert "sk-secret-123" not in str(opened.described())
