@@ -39,7 +39,11 @@ def test_a_run_with_routes_answers_within_its_money(tmp_path):
     assert len(results) == len(questions)
     assert summary.spent <= 500_000
     assert summary.overspent == 0
-    assert sum(summary.routes.values()) == summary.spent == sum(result.cost for result in results)
+    assert (
+        sum(route["units"] for route in summary.routes.values())
+        == summary.spent
+        == sum(result.cost for result in results)
+    )
     assert {result.extra["route"] for result in results if result.completion} <= {"small", "large"}
     with sp.Run(questions, budget="$0.0005", routes=routing(), folder=tmp_path / "run", max_tokens=200) as again:
         assert [result.id for result in again.complete()] == [result.id for result in results]

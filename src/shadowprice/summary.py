@@ -33,7 +33,7 @@ class Summary:
     dollars: float | None = None  # what `usage` costs; None where prices are unknown
     generated: int = 0  # tokens that were certainly generated; what is charged may be an estimate, or a whole limit
     counted: bool = True  # whether the server counted the tokens of all answers
-    routes: dict[str, int] = field(default_factory=dict)  # units by route, where there are several
+    routes: dict[str, dict[str, int]] = field(default_factory=dict)  # answers and units by route, if there are several
     dropped: dict[str, str] = field(default_factory=dict)  # routes that left the menu, and why
 
     @property
@@ -55,10 +55,13 @@ class Tally:
     generated: int = 0
     counted: bool = True
     failed: int = 0  # units
-    routes: Counter[str] = field(default_factory=Counter)  # units
+    routes: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def add(self, result: Result) -> None:
-        self.routes.update(result.extra.get("charged") or {})
+        for name, units in (result.extra.get("charged") or {}).items():
+            route = self.routes.setdefault(name, {"answers": 0, "units": 0})
+            route["units"] += units
+            route["answers"] += result.completion is not None and result.extra.get("route") == name
         self.outcomes[result.outcome] += 1
         self.grades[result.correct] += 1
         self.causes.update(causes_of([result]))

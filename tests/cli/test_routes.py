@@ -115,7 +115,7 @@ def test_the_summary_as_json_has_the_units_of_each_route(run, tmp_path, capsys):
         routes = route("cheap", cheap.url, CHEAP) + route("dear", dear.url, DEAR)
         assert run(routes, "--budget", "$1", "--json", requests=8) == 0
         summary = json.loads(capsys.readouterr().out)
-    assert sum(summary["routes"].values()) == summary["spent"]
+    assert sum(each["units"] for each in summary["routes"].values()) == summary["spent"]
     assert summary["dropped"] == {}
 
 

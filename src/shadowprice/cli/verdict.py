@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +39,7 @@ def verdict(run: Run | RayRun, summary: Summary, *, out: str, errors: str, folde
         spent += f", of which {show(summary.failed, rates)} for failed requests: the server may have generated them"
     rows.append(f"  spent      {spent}{show_beside(summary.usage, rates, run.prices)}; the account is in {folder}")
     if summary.routes:
-        rows += [f"  route      {line}" for line in _of_routes(run, summary)]
+        rows += [f"  route      {line}" for line in _of_routes(summary, rates)]
     if summary.lost:
         rows.append(f"  lost       {lost_in_words(summary.lost, rates)}")
     if run.teaching:
@@ -52,11 +51,10 @@ def verdict(run: Run | RayRun, summary: Summary, *, out: str, errors: str, folde
     return rows
 
 
-def _of_routes(run: Run, summary: Summary) -> Iterator[str]:
+def _of_routes(summary: Summary, rates: Rates) -> Iterator[str]:
     """What each route answered and was paid."""
-    answers = Counter(result.extra.get("route") for result in run.results() if result.completion is not None)
-    for name, units in sorted(summary.routes.items(), key=lambda each: -each[1]):
-        yield f"{name}: {count(answers[name], 'answer')}, {show(units, run.settings.rates)}"
+    for name, route in sorted(summary.routes.items(), key=lambda each: -each[1]["units"]):
+        yield f"{name}: {count(route['answers'], 'answer')}, {show(route['units'], rates)}"
 
 
 def warnings(summary: Summary, rates: Rates) -> Iterator[str]:
