@@ -68,7 +68,7 @@ def test_two_servers_share_one_budget_which_is_kept_by_their_own_counts(run, tmp
 
 def test_a_dead_route_is_left_out_and_the_other_answers_everything(run, tmp_path, capsys):
     with hostile.Server(talks(20)) as alive:
-        routes = route("alive", alive.url, CHEAP) + route("dead", "http://127.0.0.1:9/v1", DEAR)
+        routes = route("alive", alive.url, DEAR) + route("dead", "http://127.0.0.1:9/v1", CHEAP)
         assert run(routes, "--budget", "$1") == 0
     said = capsys.readouterr()
     assert len(read_jsonl(tmp_path / "out")) == 40
