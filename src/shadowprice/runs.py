@@ -222,11 +222,8 @@ class Run:
     ) -> Summary:
         if self.folder and self.folder.finished:
             return self._finished(self.folder)
-        if self.routing:
-            self.ledger.charge_lost()
-        else:
-            bodies = {request.id: request.body for request in self.requests}
-            await settle_lost(self.ledger, self._one, self._execution, bodies, priced=self.settings.rates.priced)
+        bodies = {request.id: request.body for request in self.requests}
+        await settle_lost(self.ledger, self.backend, self._execution, bodies, priced=self.settings.rates.priced)
         self._execution = token_hex(16)  # another one each time: a copy of the folder may be resumed as well
         if self.folder:
             self.folder.save(execution=self._execution)

@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from shadowprice.accounts.sqlite import Ledger
-from shadowprice.backends.base import Backend
 from shadowprice.engine._attempts import attempt_name
 from shadowprice.types import Usage
 
 
 async def settle_lost(
-    ledger: Ledger, backend: Backend, execution: str, bodies: Mapping[str, Mapping[str, Any]], *, priced: bool
+    ledger: Ledger, backend: object, execution: str, bodies: Mapping[str, Mapping[str, Any]], *, priced: bool
 ) -> None:
     """Charges them what the server says that they cost, where it keeps account of attempts; else in full.
 
+    backend    or several, which are not asked
     execution  the name of the one that sent them
     bodies     of the requests, by id
     priced     prompts cost, too: of those the server does not keep account
