@@ -155,9 +155,8 @@ class Run:
             try:
                 await self.execute()
             finally:
-                await self.backend.close()
-                if self.teacher is not None:
-                    await self.teacher.close()
+                for each in (self.backend, self.teacher):
+                    await each.close() if each is not None else None
 
         try:
             asyncio.get_running_loop()
@@ -229,8 +228,7 @@ class Run:
             self.folder.save(execution=self._execution)
             self.folder.keep_requests(self.requests, self.gold)
         scheduler, refused = await self._scheduled(on_event, tolerance)
-        self._scheduler = scheduler
-        self._rounds = scheduler.rounds
+        self._scheduler, self._rounds = scheduler, scheduler.rounds
         self._restore(scheduler)
         self._refuse(scheduler, refused, on_result)
         kept = len(scheduler.rounds)
