@@ -43,6 +43,14 @@ def test_an_invalid_line_is_named_with_its_fix(questions, line, message):
         read_gold(questions(GOOD, line))
 
 
+def test_a_table_is_not_a_file_of_correct_answers(tmp_path):
+    (tmp_path / "gold.csv").write_text("id,gold\na,4\n")
+    with pytest.raises(
+        InputError, match=r"is a table, not JSON lines \(write lines .*, or put the answers beside the q"
+    ):
+        read_gold(tmp_path / "gold.csv")
+
+
 def test_numbers_are_ids_and_correct_answers_as_well(questions):
     assert read_gold(questions({"custom_id": 7, "gold": 72})) == {"7": ("72", "math")}
 

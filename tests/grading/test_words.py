@@ -26,6 +26,13 @@ WORDS = [
     ("No. Yes would be wrong.", "yes", False),
     ("Let me see. One could say no, but the answer is yes.", "Yes", True),
     ("Perhaps true at first sight, but the statement is false.", "False", True),
+    ("Red, green, and blue.", "red, green, blue", True),
+    ("It was J. K. Rowling.", "J.K. Rowling", True),
+    ("In the U.S.A.", "USA", True),
+    ("It is not Paris but Paris, Texas.", "Paris", True),
+    ("C++, of course.", "C++", True),
+    ("C, of course.", "C++", False),
+    ("北京是中国的首都。", "北京", True),
     ("Who knows.", "yes", None),
     ("**", "Paris", None),
 ]
@@ -49,6 +56,8 @@ CHOICES = [
     ("Of the four, only **D** fits.", "D", True),
     ("I'm not sure: B I would say", "B", True),
     ("A: it has the right sign.", "A", True),
+    ("B is correct because A and C are wrong.", "B", True),
+    ("A. no\nB. no\nC. yes\nSo C.", "C", True),
     ("A nice question.", "A", None),
     ("none of them", "B", None),
 ]

@@ -77,6 +77,9 @@ def usual_grader(gold: str) -> str:
 
 def read_gold(path: str | os.PathLike[str]) -> Gold:
     """Correct answers by request, from JSON lines `{custom_id, gold}`, optionally with `grader`."""
+    if os.fspath(path).lower().removesuffix(".gz").endswith((".csv", ".tsv")):
+        fix = f"write lines {_FORM}, or put the answers beside the questions"
+        raise InputError("is a table, not JSON lines", path=path, fix=fix)
     found: dict[str, tuple[str, str]] = {}
     for number, record in read_objects(path, form=_FORM):
         name = record.get("custom_id")

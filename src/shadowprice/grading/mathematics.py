@@ -191,7 +191,7 @@ def grade_math(answer: str, gold: str, *, seconds: float = 10.0, pool: MathPool 
             cut = f"cut to the last {_LONGEST} of {len(answer)} characters"
     pool = pool or _shared_pool()
     grade = pool.check(shown, _boxed(wanted), seconds)
-    if not grade.correct and short and (grade.reason == "no_answer" or "," in wanted):
+    if not grade.correct and short and (grade.reason == "no_answer" or "," in wanted or "\\" in short):
         again = pool.check(_boxed(short), _boxed(wanted), seconds)
         grade = again if again.correct else grade
     return Grade(grade.correct, grade.reason, "; ".join(filter(None, (grade.detail, cut))))
@@ -215,6 +215,10 @@ def _formula(answer: str) -> str:
 # v_{\text{max}}, with all that follows, as a unit.
 _WORD = r"\\(?:text|mathrm|textrm|mathit|textbf|mathbf)\{([\w ]*)\}"
 _REWRITES = [
+    (re.compile("π"), r"\\pi "),
+    (re.compile(r"√\s*(?:\((.+?)\)|(\w+))"), r"\\sqrt{\1\2}"),
+    (re.compile("°"), ""),
+    (re.compile(r"^(\d+) +(\d+)/(\d+)$"), r"\1\\frac{\2}{\3}"),
     (re.compile(r"(?<!\\)\\!"), ""),
     (re.compile(r"(?<=\d)\\[,; ](?=\d{3}(?!\d))"), ""),
     (re.compile(r"(?<!\\)\\[,;: ]"), " "),

@@ -12,11 +12,16 @@ from shadowprice.grading.answers import announced, normalised
 from shadowprice.grading.grades import Grade
 
 _LONGEST = 20_000  # characters read from the end
+_WORD = re.compile(r"\w+[+#]*")
+_UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\ud7ff\uf900-\ufaff]")  # no space between words
 _OPPOSITES = ({"yes", "no"}, {"true", "false"})
 _LETTER = r"[\W_]*([A-Z])(?![^\W_])(?!['’]\w)"  # alone: neither the beginning of a word nor the I of I'm
 # How a letter is chosen: at the start with a mark behind it, by name, in brackets or bold, or in any place. The letters
 # A and I are words as well, so that they count only where the form shows a choice.
-_START = re.compile(r"[\s*_(\[\"'$\\]*([A-Z])(?:[\s*_\"'$\\]*$|[*_]*[).:,\]\\])", re.MULTILINE)
+_START = re.compile(
+    r"[\s*_(\[\"'$\\]*([A-Z])(?:[\s*_\"'$\\]*$|[*_]*[).:,\]\\]|\s+is (?:the )?(?:correct|right|best)\b)",
+    re.MULTILINE,
+)
 _NAMED = re.compile(rf"(?i:\b(?:option|choice|answer|letter)\b|\b(?:is|be)\b:?){_LETTER}")
 _MARKED = re.compile(r"(?:\(|\[|\*\*|\{)([A-Z])(?:\)|\]|\*\*|\})")
 _ANYWHERE = re.compile(r"(?<![\w'’])([B-HJ-Z])(?![\w'’])")
@@ -38,8 +43,35 @@ def grade_words(answer: str, gold: str) -> Grade:
     if pair := next((pair for pair in _OPPOSITES if wanted in pair), None):
         verdict = _verdict(found, pair)
         return Grade.of(verdict == wanted, f"read as {verdict!r}") if verdict else Grade(False, "no_answer")
-    in_it = re.search(rf"(?<!\bnot )(?<!n't )(?<!\bor )(?<![\w]){re.escape(wanted)}(?![\w])(?!,? or\b)", found)
-    return Grade.of(found == wanted or in_it is not None, f"read as {found[:80]!r}")
+    stated = found == wanted or _states(found, wanted)
+    return Grade.of(stated, f"read as {found[:80]!r}")
+
+
+def _states(text: str, gold: str) -> bool:
+    """Whether a text has the words of the gold in it, one after the other, and neither denies nor doubts them."""
+    if _UNSPACED.search(gold):
+        return gold in text
+    there, wanted = ["", *_words(text), ""], _words(gold)
+    for place in range(1, len(there) - len(wanted)):
+        end = place + len(wanted)
+        if there[place:end] == wanted and there[place - 1] not in ("not", "or") and there[end] != "or":
+            return True
+    return False
+
+
+def _words(text: str) -> list[str]:
+    """The words of a text without `and`; letters that stand alone are joined: `U.S.A.` and `J. K.` are one word."""
+    words: list[str] = []
+    alone = False
+    for word in _WORD.findall(re.sub("n['’]t\\b", " not", text)):
+        if word == "and":
+            continue
+        if alone and len(word) == 1 and word.isalpha():
+            words[-1] += word
+        else:
+            words.append(word)
+            alone = len(word) == 1 and word.isalpha()
+    return words
 
 
 def _verdict(text: str, pair: set[str]) -> str | None:
@@ -68,8 +100,9 @@ def _chosen(answer: str) -> str | None:
             return (alone[1] or alone[2]).upper()
         answer = final
     text = answer[-_LONGEST:]
-    if found := _START.match(text.strip()):
-        return found[1]
+    starts = _START.findall(text.strip()) if _START.match(text.strip()) else []
+    if len({*starts}) == 1:  # several are a list of what there is to choose
+        return str(starts[0])
     for form in (_NAMED, _MARKED, _ANYWHERE):
         if letters := form.findall(text):
             return str(letters[-1])
