@@ -52,6 +52,8 @@ def features(texts: Sequence[str]) -> tuple[sparse.csr_array, Array]:
             start, size = end, 0
     if not parts:
         return sparse.csr_array((0, COLUMNS)), np.zeros((0, STRUCTURE))
+    if len(parts) == 1:  # joining takes longer than all else, for one text
+        return parts[0]
     hashed_parts, structures = zip(*parts, strict=True)
     return sparse.vstack(hashed_parts, format="csr"), np.vstack(structures)
 
@@ -111,7 +113,8 @@ def _hashed(words: _Words) -> sparse.csr_array:
     row, column = np.divmod(cell, COLUMNS)
     value = 1 + np.log(count)
     norm = np.sqrt(np.bincount(row, value**2, minlength=words.sizes.size))
-    return sparse.csr_array((value / norm[row], (row, column)), shape=(words.sizes.size, COLUMNS))
+    starts = np.searchsorted(row, np.arange(words.sizes.size + 1))  # cells are sorted by row, and then by column
+    return sparse.csr_array((value / norm[row], column, starts), shape=(words.sizes.size, COLUMNS))
 
 
 def _structure(words: _Words, hashed: sparse.csr_array) -> Array:

@@ -10,6 +10,7 @@ of ten answers like it need: a grant is reserved until its answer ends, and one 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -82,6 +83,13 @@ class Terms:
         """What reading the prompt is expected to cost, in output tokens."""
         return self.rates.entry(self.prompt // _BYTES) / self.answers if money and self.rates else 0.0
 
+    def expected(self, money: bool, grant: int, forecast: Forecast, offers: Mapping[bool, Offers] | None) -> float:
+        """What it is expected to cost, in units: by its offers, or else by the mean of its length."""
+        if offers is not None:
+            return float(np.interp(grant, offers[money].tokens[0], offers[money].cost[0]))
+        mean = float(forecast.tokens[0]) * math.exp(min(float(forecast.spread.flat[0]) ** 2 / 2, 1.0))
+        return self.answers * self.rate(money) * (min(grant, mean) + self.entry(money))
+
     def offers(self, forecast: Forecast, money: bool, most: int) -> Offers:
         rate, entry = self.answers * self.rate(money), self.entry(money)
         return Offers(forecast, most, value=self.value, entry=entry, rate=rate)
@@ -115,27 +123,28 @@ class Decision:
     others: tuple[int, ...] = ()
 
 
-def decide(forecast: Forecast, terms: Terms, purses: Sequence[Purse], offers: Mapping[bool, Offers]) -> Decision:
-    """The decision on one request. `offers` are its own: those in tokens and, where a budget has them, in money."""
+def decide(forecast: Forecast, terms: Terms, purses: Sequence[Purse], offers: Mapping[bool, Offers] | None) -> Decision:
+    """The decision on one request.
+
+    offers  its own: those in tokens and, where a budget has them, in money; needed only if a price is above 0
+    """
     expected, most = float(forecast.tokens[0]), terms.most
     price = max((p.price * terms.rate(p.account.money) for p in purses), default=0.0)
     rooms = [terms.room(p.account, p.available) for p in purses]
     room = min([most, *rooms])
-    wanted = [int(offers[p.account.money].at(p.price).grant[0]) for p in purses]
+    wanted = [most if p.price == 0 or offers is None else _bought(offers[p.account.money], p.price) for p in purses]
     allowed = [min(pair) for pair in zip(rooms, wanted, strict=True)]
     others = tuple(min([most, *allowed[:i], *allowed[i + 1 :]]) for i in range(len(purses)))
 
     def decided(kind: Kind, grant: int, why: str) -> Decision:
-        costs = tuple(
-            float(np.interp(grant, o.tokens[0], o.cost[0])) for o in (offers[p.account.money] for p in purses)
-        )
-        return Decision(kind, grant, price, expected, why, costs if grant else (0.0,) * len(purses), others)
+        costs = tuple(terms.expected(p.account.money, grant, forecast, offers) if grant else 0.0 for p in purses)
+        return Decision(kind, grant, price, expected, why, costs, others)
 
     if room < min(_LEAST, most):
         return decided("exhausted", 0, f"too little is left of {_name(purses, rooms)}")
     grant, why = min([most, *wanted]), f"the price of {_name(purses, wanted)}"
     if grant > room:  # what it would buy if no more were for sale
-        again = [int(terms.offers(forecast, p.account.money, room).at(p.price).grant[0]) for p in purses if p.price > 0]
+        again = [_bought(terms.offers(forecast, p.account.money, room), p.price) for p in purses if p.price > 0]
         grant, why = min([room, *again]), f"what is left of {_name(purses, rooms)}"
     if grant < 1:
         return decided("declined", 0, f"worth less than {why}")
@@ -156,6 +165,10 @@ def decide_reading(terms: Terms, purses: Sequence[Purse]) -> Decision:
                 "exhausted", 0, 0.0, 0.0, f"too little is left of {purse.account.name}", (0.0,) * len(purses)
             )
     return Decision("granted", terms.prompt, 0.0, 0.0, "as asked", tuple(bound / _BYTES for bound in bounds))
+
+
+def _bought(offers: Offers, price: float) -> int:
+    return int(offers.at(price).grant[0])
 
 
 def _name(purses: Sequence[Purse], tokens: Sequence[int]) -> str:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import fields
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -25,29 +26,45 @@ _TOGETHER = 64
 
 
 class Appraisal(NamedTuple):
-    """Of one request; `offers` by whether they are in money."""
+    """Of one request; `offers` by whether they are in money, None if all prices are 0 and nobody needs them."""
 
     forecast: Forecast
-    offers: Mapping[bool, Offers]
+    offers: Mapping[bool, Offers] | None
 
 
-def appraise(predictor: Predictor, texts: Sequence[str], terms: Sequence[Terms]) -> list[Appraisal]:
-    """The forecasts of requests, and what they can buy."""
+def appraise(
+    predictor: Predictor, texts: Sequence[str], terms: Sequence[Terms], wanted: bool = True
+) -> list[Appraisal]:
+    """The forecasts of requests and, if they are wanted, their offers."""
     cut = [text if len(text) <= 2 * _LONGEST else f"{text[:_LONGEST]}\n{text[-_LONGEST:]}" for text in texts]
     forecast = predictor.predict([Request("", text) for text in cut])
+    rows = _rows(forecast)
+    if not wanted:
+        return [Appraisal(row, None) for row in rows]
     most, value = np.array([each.most for each in terms]), np.array([each.value for each in terms])
     answers = np.array([each.answers for each in terms])
     offers = {False: Offers(forecast, most, value=value, rate=answers)}
     if any(each.rates for each in terms):
         entry, rate = [each.entry(True) for each in terms], np.array([each.rate(True) for each in terms])
         offers[True] = Offers(forecast, most, value=value, entry=entry, rate=answers * rate)
-    if len(texts) == 1:
-        return [Appraisal(forecast, offers)]
-    rows = [slice(i, i + 1) for i in range(len(texts))]
     return [
-        Appraisal(forecast.take(np.array([i])), {money: some.take(row) for money, some in offers.items()})
+        Appraisal(row, {money: some.take(slice(i, i + 1)) for money, some in offers.items()})
         for i, row in enumerate(rows)
     ]
+
+
+def _rows(forecast: Forecast) -> list[Forecast]:
+    """The forecasts of a batch one by one, without checking again what was checked."""
+    given = {each.name: getattr(forecast, each.name) for each in fields(forecast)}
+    every = {name: None if v is None else np.broadcast_to(v, len(forecast)) for name, v in given.items()}
+    found = [object.__new__(Forecast) for _ in range(len(forecast))]
+    for i, row in enumerate(found):
+        for name, values in every.items():
+            object.__setattr__(row, name, None if values is None else values[i : i + 1])
+    return found
+
+
+_Waiting: TypeAlias = tuple[str, Terms, bool, asyncio.Future[Appraisal]]
 
 
 class Appraiser:
@@ -55,12 +72,12 @@ class Appraiser:
 
     def __init__(self, predictor: Predictor) -> None:
         self._predictor = predictor
-        self._waiting: list[tuple[str, Terms, asyncio.Future[Appraisal]]] = []
+        self._waiting: list[_Waiting] = []
 
-    async def __call__(self, text: str, terms: Terms) -> Appraisal:
+    async def __call__(self, text: str, terms: Terms, wanted: bool = True) -> Appraisal:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Appraisal] = loop.create_future()
-        self._waiting.append((text, terms, future))
+        self._waiting.append((text, terms, wanted, future))
         if len(self._waiting) == 1:
             loop.call_soon(self._flush)
         return await future
@@ -70,18 +87,18 @@ class Appraiser:
         for first in range(0, len(waiting), _TOGETHER):
             self._together(waiting[first : first + _TOGETHER])
 
-    def _together(self, waiting: list[tuple[str, Terms, asyncio.Future[Appraisal]]]) -> None:
+    def _together(self, waiting: list[_Waiting]) -> None:
         texts, terms = [each[0] for each in waiting], [each[1] for each in waiting]
         try:
-            found = appraise(self._predictor, texts, terms)
+            found = appraise(self._predictor, texts, terms, any(each[2] for each in waiting))
         except Exception as error:  # of a forecaster that is not ours: it must not fail the others
             if len(waiting) > 1:
                 for each in waiting:
                     self._together([each])
                 return
-            if not waiting[0][2].cancelled():
-                waiting[0][2].set_exception(MarketError(f"no forecast: {type(error).__name__}: {error}"[:200]))
+            if not waiting[0][3].cancelled():
+                waiting[0][3].set_exception(MarketError(f"no forecast: {type(error).__name__}: {error}"[:200]))
             return
-        for (_, _, future), appraisal in zip(waiting, found, strict=True):
+        for (*_, future), appraisal in zip(waiting, found, strict=True):
             if not future.cancelled():
                 future.set_result(appraisal)

@@ -65,11 +65,19 @@ class Prices:
             self._paced[account.name] = paced = _Paced(account, price, shape, self._tree, self.workers)
         return paced.price(self._tree, self.workers)
 
-    def arrived(self, path: Sequence[Account], decision: Decision, offers: Mapping[bool, Offers]) -> None:
+    def needs_offers(self, path: Sequence[Account], terms: Terms) -> bool:
+        """Whether what a request would buy must be known: at a price above 0, and to learn about it."""
+        return any(
+            self.price(each, terms.rate(each.money)) > 0
+            or ((paced := self._paced.get(each.name)) is not None and paced.learns)
+            for each in path
+        )
+
+    def arrived(self, path: Sequence[Account], decision: Decision, offers: Mapping[bool, Offers] | None) -> None:
         """A request, whatever became of it. With several attempts at a request, the first alone counts."""
         for account, other in zip(path, decision.others, strict=True):
             if paced := self._paced.get(account.name):
-                paced.arrived(offers[account.money], other)
+                paced.arrived(None if offers is None else offers[account.money], other)
 
     def granted(self, path: Sequence[Account], decision: Decision) -> None:
         for account, expected in zip(path, decision.expected, strict=True):
@@ -117,9 +125,14 @@ class _Paced:
         assert span  # only accounts with a window are paced
         return span
 
-    def arrived(self, offers: Offers, other: int) -> None:
+    @property
+    def learns(self) -> bool:
+        """Whether it looks at the next request, or only counts it."""
+        return len(self._offers) < _BUFFER
+
+    def arrived(self, offers: Offers | None, other: int) -> None:
         self._arrivals += 1
-        if len(self._offers) < _BUFFER:
+        if offers is not None and self.learns:
             self._offers.append(offers.up_to(other) if other < offers.tokens[0, -1] else offers)
 
     def price(self, tree: Tree, workers: int) -> float:

@@ -176,7 +176,8 @@ class Gateway:
     ) -> tuple[Attempt | None, web.StreamResponse]:
         """Decided, reserved, sent and charged on its own; None if it was declined."""
         terms, path = self._terms(ask, tenant, upstream.route, record.value), tenant.path
-        appraisal = None if terms.reads else await self._appraise(ask.text, terms)
+        wanted = not terms.reads and self.prices.needs_offers(path, terms)
+        appraisal = None if terms.reads else await self._appraise(ask.text, terms, wanted)
         decision, held = await self._reserve(path, terms, appraisal)
         if appraisal and not again:
             self.prices.arrived(path, decision, appraisal.offers)
@@ -242,6 +243,9 @@ class Gateway:
             purses = self.prices.purses(path, terms)
             if appraisal is None:
                 return decide_reading(terms, purses)
+            if appraisal.offers is None and any(purse.price > 0 for purse in purses):  # the price has risen since
+                offers = {money: terms.offers(appraisal.forecast, money, terms.most) for money in (False, True)}
+                return decide(appraisal.forecast, terms, purses, offers)
             return decide(appraisal.forecast, terms, purses, appraisal.offers)
 
         for attempt in range(3):

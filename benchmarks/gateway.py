@@ -1,0 +1,198 @@
+"""What the gateway costs: beside LiteLLM's proxy, and beside aiohttp that only passes on, in front of one server.
+
+    python benchmarks/gateway.py [--in-flight 1,4,16,64] [--rounds 3] [--requests 300]
+    python benchmarks/gateway.py --memory 200000          the memory of the gateway over so many requests
+    python benchmarks/gateway.py --parts                  what forecasts and decisions cost, alone and together
+
+Budgets are on, in all that have them. Rounds are interleaved: each gateway is measured in turn, several times, so
+that other work on the machine meets all of them. CPU is user and system time of all processes of a gateway, per
+request: the smallest of the rounds. Latency is that of a request in a closed loop, over all rounds; what is added is
+the difference to asking the server directly. LiteLLM is left out where it is not installed (`make
+build/litellm/bin/litellm`), and gets a tenth of the requests. The exit code is 1 if an aim is missed: CPU at most
+1/20 of LiteLLM's and 4 times that of passing on, added p99 at most 1/10 of LiteLLM's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import aiohttp
+import numpy as np
+from counting_server import counting_server
+from gateways import LITELLM, Running, litellm, pass_through, shadowprice
+
+QUESTIONS = (
+    "What is the sum of the first {} odd numbers?",
+    "A train travels {} km in 3 hours. How far does it travel in 5 hours at the same speed? Explain step by step.",
+    "Prove that there are infinitely many primes of the form 4k + 3, and find one above {}.",
+    "How many ways are there to choose 3 of {} people?",
+)
+BUDGET = 10**9  # tokens: never declined
+FEWER = 10  # times, for LiteLLM
+AIMS = {"litellm": 1 / 20, "aiohttp": 4.0}
+
+
+def body(number: int, stream: bool) -> dict:
+    question = QUESTIONS[number % len(QUESTIONS)].format(number)
+    more = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
+    return {"model": "m", "messages": [{"role": "user", "content": question}], "max_tokens": 64, **more}
+
+
+async def load(url: str, requests: int, in_flight: int, stream: bool) -> np.ndarray:
+    """Seconds of each request; so many are under way at any time."""
+    seconds, numbers = [], iter(range(requests))
+    headers = {"Authorization": "Bearer sk-any"}
+
+    async def client(session: aiohttp.ClientSession) -> None:
+        for number in numbers:
+            start = time.perf_counter()
+            async with session.post(f"{url}/chat/completions", json=body(number, stream), headers=headers) as answer:
+                content = await answer.read()
+                assert answer.status == 200, content[:300]
+            seconds.append(time.perf_counter() - start)
+
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+        await asyncio.gather(*(client(session) for _ in range(in_flight)))
+    return np.array(seconds)
+
+
+@contextmanager
+def started(upstream: str, folder: Path) -> Iterator[dict[str, Running]]:
+    with ExitStack() as stack:
+        found = {
+            "aiohttp": stack.enter_context(pass_through(upstream, folder / "aiohttp")),
+            "shadowprice": stack.enter_context(shadowprice(upstream, f"{BUDGET}/day", folder / "shadowprice")),
+        }
+        if LITELLM.exists():
+            found["litellm"] = stack.enter_context(litellm(upstream, BUDGET, folder / "litellm"))
+        yield found
+
+
+def compare(in_flight: list[int], rounds: int, requests: int) -> bool:
+    held = True
+    with (
+        counting_server() as server,
+        tempfile.TemporaryDirectory() as folder,
+        started(server.url, Path(folder)) as ways,
+    ):
+        print("| in flight | stream | gateway | CPU, ms a request | added p50, ms | added p99, ms | memory, MB |")
+        print("|---|---|---|---|---|---|---|")
+        for stream in (False, True):
+            for flying in in_flight:
+                held &= row(server.url, ways, flying, stream, rounds, requests)
+    return held
+
+
+def row(upstream: str, ways: dict[str, Running], flying: int, stream: bool, rounds: int, requests: int) -> bool:
+    """Prints a line for each gateway; whether the aims are met."""
+    cpu: dict[str, list[float]] = {name: [] for name in ways}
+    seconds: dict[str, list[np.ndarray]] = {name: [] for name in (*ways, "direct")}
+    for turn in range(rounds + 1):
+        seconds["direct"].append(asyncio.run(load(upstream, requests, flying, stream)))
+        for name, way in ways.items():
+            count = max(flying, requests // FEWER) if name == "litellm" else requests
+            before = way.cpu()
+            taken = asyncio.run(load(way.url, count, flying, stream))
+            if turn:  # the first round warms up
+                cpu[name].append(1000 * (way.cpu() - before) / count)
+                seconds[name].append(1000 * taken)
+    direct = 1000 * np.concatenate(seconds.pop("direct"))
+    added = {
+        name: [float(np.quantile(np.concatenate(s), q) - np.quantile(direct, q)) for q in (0.5, 0.99)]
+        for name, s in seconds.items()
+    }
+    for name, way in ways.items():
+        p50, p99 = added[name]
+        print(
+            f"| {flying} | {'yes' if stream else 'no'} | {name} | {min(cpu[name]):.3f} | {p50:.2f} | {p99:.2f} "
+            f"| {way.memory():.0f} |",
+            flush=True,
+        )
+    own = min(cpu["shadowprice"])
+    held = all(own <= aim * min(cpu[name]) for name, aim in AIMS.items() if name in ways)
+    return held and ("litellm" not in ways or added["shadowprice"][1] <= added["litellm"][1] / 10)
+
+
+def memory(requests: int) -> bool:
+    """Whether memory stays flat: after the first tenth it grows by less than a tenth."""
+    with ExitStack() as stack:
+        server = stack.enter_context(counting_server())
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        way = stack.enter_context(shadowprice(server.url, f"{BUDGET}/day", folder))
+        found = []
+        print("| requests | memory, MB | requests a second |\n|---|---|---|")
+        for part in range(10):
+            start = time.perf_counter()
+            asyncio.run(load(way.url, requests // 10, 64, bool(part % 2)))
+            found.append(way.memory())
+            rate = requests / 10 / (time.perf_counter() - start)
+            print(f"| {(part + 1) * requests // 10:,} | {found[-1]:.1f} | {rate:,.0f} |", flush=True)
+    return max(found[1:]) < 1.1 * found[1]
+
+
+def parts() -> bool:
+    """Microseconds of CPU of each part of admission."""
+    from shadowprice.accounts.windows import parse_account
+    from shadowprice.forecast import default
+    from shadowprice.gateway.admission import Purse, Terms, decide
+    from shadowprice.gateway.appraisal import appraise
+    from shadowprice.types import Request
+
+    predictor, terms = default(), Terms(None, 4096)
+    texts = [QUESTIONS[i % len(QUESTIONS)].format(i) for i in range(64)]
+
+    def measured(name: str, each: int, call: object, times: int = 200) -> float:
+        call()  # type: ignore[operator]
+        start = time.process_time()
+        for _ in range(times):
+            call()  # type: ignore[operator]
+        taken = 1e6 * (time.process_time() - start) / times / each
+        print(f"| {name} | {taken:.0f} |", flush=True)
+        return taken
+
+    print("| part | CPU, microseconds a request |\n|---|---|")
+    alone = measured("forecast, alone", 1, lambda: predictor.predict([Request("", texts[0])]))
+    measured("forecast and offers, alone", 1, lambda: appraise(predictor, texts[:1], [terms]))
+    for together in (8, 64):
+        measured(
+            f"forecast and offers, {together} together",
+            together,
+            lambda some=texts[:together]: appraise(predictor, some, [terms] * len(some)),
+            50,
+        )
+    (found,) = appraise(predictor, texts[:1], [terms])
+    purses = [Purse(parse_account("all", "1M/day"), 10**6, 1e-4)]
+    measured("decision", 1, lambda: decide(found.forecast, terms, purses, found.offers))
+    return alone < 1000
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--in-flight", default="1,4,16,64")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--requests", type=int, default=300)
+    parser.add_argument("--memory", type=int, default=0, metavar="REQUESTS")
+    parser.add_argument("--parts", action="store_true")
+    options = parser.parse_args()
+    if options.parts:
+        return 0 if parts() else 1
+    if options.memory:
+        held = memory(options.memory)
+        print(f"\n{'ok  ' if held else 'MISS'}  memory is flat")
+        return 0 if held else 1
+    held = compare([int(each) for each in options.in_flight.split(",")], options.rounds, options.requests)
+    print(
+        f"\n{'ok  ' if held else 'MISS'}  CPU at most 1/20 of LiteLLM's and 4 times aiohttp's, added p99 at most 1/10"
+    )
+    return 0 if held else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
