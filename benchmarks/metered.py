@@ -4,16 +4,19 @@
     python benchmarks/metered.py qwen2.5-14b-instruct.math.jsonl.gz --cap 4096 \\
         --train llama-3.1-8b-instruct.math-train.jsonl.gz zeroeval-12-models.gsm8k-mathl5.jsonl.gz
     python benchmarks/metered.py --each zeroeval-12-models.gsm8k-mathl5.jsonl.gz
+    python benchmarks/metered.py FOLDER --seeds 2 --save after.json --against before.json
 
 Four streams of 500 queries, five seeds each. Percent correct; `gap` is (index - clear) / (oracle - clear), with the
 paper's CLEAR (reserved). Forecasts are trained on the files after --train and adapted to 100 traces, which are left
-out; and cross-fitted within the pool. `--each` takes every model of a file as a pool of its own, cross-fitted.
+out; and cross-fitted within the pool. `--each` takes every model of a file as a pool of its own, cross-fitted. A folder
+is that of every pool in it with at least 300 questions, each with forecasts from the other files (`pools.py`).
 The exit code is 1 if a requirement does not hold.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 from collections.abc import Sequence
@@ -21,8 +24,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pools
 
 from shadowprice.forecast.calibration import Calibration
+from shadowprice.forecast.hazards import parametric
 from shadowprice.formats.traces import read_traces
 from shadowprice.lab.compare import compare
 from shadowprice.lab.pools import Pool, make_pool, recorded, trained_without
@@ -120,9 +125,27 @@ def each_model(path: Path, requirements: Requirements) -> None:
     requirements.check(worst <= 2, f"nowhere more than two points below either: {worst:.2f}")
 
 
+def every_pool(options: argparse.Namespace, requirements: Requirements) -> None:
+    found = []
+    names = [path.name for path in options.train]
+    settings = {"train": names, "only": options.only, "cap": options.cap or 4096, "seeds": options.seeds}
+    for row in pools.rows(options.traces, times=(0.1, *SCARCE, 2.0), **settings):
+        found.append(row)
+        print(f"{row.pool}: {row.figures['closed + 100']:.2f} closed", flush=True)
+        if options.save:
+            options.save.write_text(json.dumps(pools.saved(found)))
+    for columns in pools.TABLES:
+        print("\n" + "\n".join(pools.table(found, columns)))
+    print()
+    before = pools.load(options.against) if options.against else {}
+    for requirement, held in pools.requirements(found, before):
+        requirements.check(held, requirement)
+
+
 def cost(requirements: Requirements, n: int = 100_000) -> None:
     rng = np.random.default_rng(0)
-    forecast = Forecast(rng.lognormal(6, 0.8, n), rng.uniform(0.3, 0.9, n), rng.uniform(0.05, 0.95, n), tail=3.0)
+    fields = rng.lognormal(6, 0.8, n), rng.uniform(0.3, 0.9, n), rng.uniform(0.05, 0.95, n)
+    forecasts = {"a shape": Forecast(*fields, shape=parametric(3.0, 1.0, 0.3)), "a tail": Forecast(*fields, tail=3.0)}
     numbers = rng.random(10_000_000)
 
     def seconds(run: object) -> float:
@@ -131,20 +154,28 @@ def cost(requirements: Requirements, n: int = 100_000) -> None:
         return time.process_time() - start
 
     sorting = min(seconds(lambda: np.sort(numbers)) for _ in range(3))
-    ratio = min(seconds(lambda: schedule(forecast, 4096)) for _ in range(3)) / sorting
-    requirements.check(ratio <= 100, f"schedule of {n:,} queries at most 100 sorts of 10,000,000 floats: {ratio:.1f}")
+    for law, forecast in forecasts.items():
+        ratio = min(seconds(lambda f=forecast: schedule(f, 4096)) for _ in range(3)) / sorting  # type: ignore[misc]
+        wanted = f"schedule of {n:,} queries with {law} at most 15 sorts of 10,000,000 floats"
+        requirements.check(ratio <= 15, f"{wanted}: {ratio:.1f}")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("traces", type=Path, nargs="?")
-    parser.add_argument("--train", type=Path, nargs="+", default=[])
+    parser.add_argument("traces", type=Path, nargs="?", help="a trace file, or a folder of them")
+    parser.add_argument("--train", type=Path, nargs="+", default=[], help="of a folder: the files to train on")
     parser.add_argument("--cap", type=int)
     parser.add_argument("--each", type=Path)
+    parser.add_argument("--seeds", type=int, default=5, help="of a folder")
+    parser.add_argument("--only", default="", help="of a folder: pools that match this regular expression")
+    parser.add_argument("--save", type=Path, help="of a folder: a JSON file for the figures of all pools")
+    parser.add_argument("--against", type=Path, help="of a folder: figures that were saved earlier")
     options = parser.parse_args()
     requirements = Requirements()
     cost(requirements)
-    if options.traces:
+    if options.traces and options.traces.is_dir():
+        every_pool(options, requirements)
+    elif options.traces:
         models = recorded(read_traces(options.traces), options.cap)
         if options.train:
             train = [trace for path in options.train for trace in read_traces(path)]

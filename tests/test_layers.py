@@ -13,6 +13,7 @@ LAYERS = [
     "redact",
     "errors",
     "arrays",
+    "shape",
     "types",
     "cost",
     "formats",

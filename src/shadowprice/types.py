@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from shadowprice.arrays import Array, checked, common_length
+from shadowprice.shape import Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,7 @@ class Forecast:
     tail           degrees of freedom of the upper tail of the log length; None: log-normal
     solved_tokens  median length of correct answers: wrong ones are often longer; None: `tokens`
     solved_spread  spread of correct answers; None: `spread`
+    shape          the law of the lengths as tables, the same for all; None: the law that the other fields describe
     """
 
     tokens: Array
@@ -47,6 +49,7 @@ class Forecast:
     tail: Array | None
     solved_tokens: Array
     solved_spread: Array
+    shape: Shape | None
 
     def __init__(
         self,
@@ -56,6 +59,7 @@ class Forecast:
         tail: ArrayLike | None = None,
         solved_tokens: ArrayLike | None = None,
         solved_spread: ArrayLike | None = None,
+        shape: Shape | None = None,
     ) -> None:
         if solved_tokens is None:
             solved_tokens = tokens
@@ -71,16 +75,16 @@ class Forecast:
         if tail is not None:
             given["tail"] = checked("forecast tail", tail, open_low=True, finite=False)
         common_length(**given)
-        for name, values in {"tail": None, **given}.items():
+        for name, values in {"tail": None, **given, "shape": shape}.items():
             object.__setattr__(self, name, values)
 
     def take(self, who: Sequence[int] | NDArray[np.intp] | NDArray[np.bool_]) -> Forecast:
         """The forecast of some of the requests, by index or mask."""
         some: dict[str, Array] = {}
-        for each in fields(self):
-            if (values := getattr(self, each.name)) is not None:
-                some[each.name] = np.broadcast_to(values, len(self))[who]
-        return Forecast(**some)
+        for name in _COLUMNS:
+            if (values := getattr(self, name)) is not None:
+                some[name] = np.broadcast_to(values, len(self))[who]
+        return Forecast(**some, shape=self.shape)
 
     def shifted(self, more: Array) -> Forecast:
         """The forecast if every answer cost `more` tokens in addition, such as those for reading its prompt.
@@ -90,21 +94,25 @@ class Forecast:
         tokens, solved = self.tokens + more, self.solved_tokens + more
         spread = np.maximum(1e-3, self.spread * self.tokens / tokens)
         solved_spread = np.maximum(1e-3, self.solved_spread * self.solved_tokens / solved)
-        return Forecast(tokens, spread, self.solve, self.tail, solved, solved_spread)
+        return Forecast(tokens, spread, self.solve, self.tail, solved, solved_spread, self.shape)
 
     @classmethod
     def joined(cls, parts: Sequence[Forecast]) -> Forecast:
-        """The forecast of all requests of `parts`, in order."""
+        """The forecast of all requests of `parts`, in order; it has a shape if all parts have the same."""
         every: dict[str, Array] = {}
-        for each in fields(cls):
-            given = [(getattr(part, each.name), len(part)) for part in parts]
+        for name in _COLUMNS:
+            given = [(getattr(part, name), len(part)) for part in parts]
             if any(values is not None for values, _ in given):  # no tail: infinitely many degrees
                 some = [np.broadcast_to(np.inf if values is None else values, size) for values, size in given]
-                every[each.name] = np.concatenate(some)
-        return cls(**every) if parts else cls([])
+                every[name] = np.concatenate(some)
+        shapes = {part.shape for part in parts if len(part)}
+        return cls(**every, shape=shapes.pop() if len(shapes) == 1 else None) if parts else cls([])
 
     def __len__(self) -> int:
         return self.tokens.size
+
+
+_COLUMNS = ("tokens", "spread", "solve", "tail", "solved_tokens", "solved_spread")  # of a forecast
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""Forecasts corrected by traces, and by what a run has shown."""
+"""Forecasts corrected by traces."""
 
 from dataclasses import replace
 
@@ -8,7 +8,8 @@ from scipy.stats import CensoredData, ecdf, truncnorm
 
 from shadowprice import Forecast, InputError
 from shadowprice.errors import MarketError
-from shadowprice.forecast.calibration import Calibration, _quantile, impute_censored, recalibrate
+from shadowprice.forecast.calibration import Calibration, _quantile, impute_censored
+from shadowprice.forecast.intervals import chance_within
 
 from .stories import stories
 
@@ -83,6 +84,28 @@ def test_wrong_answers_run_longer():
     assert found.solved_spread < found.spread
 
 
+def test_older_calibrations_have_no_shape():
+    record = Calibration.fit(*law(100)).to_dict()
+    del record["shape"]
+    assert Calibration.from_dict(record).shape is None
+
+
+def test_answers_that_never_end_are_in_the_shape():
+    """Three in ten wrong answers loop; the law of the others is narrow."""
+    rng = np.random.default_rng(0)
+    correct, loops = rng.random(1000) < 0.5, rng.random(1000) < 0.6
+    tokens = np.where(~correct & loops, 4096, 100 * np.exp(0.3 * rng.normal(size=1000))).astype(int)
+    traces = [
+        replace(t, tokens=int(n), correct=bool(c), truncated=bool(n == 4096))
+        for t, n, c in zip(stories(1000), tokens, correct, strict=True)
+    ]
+    flat = Forecast(np.full(1000, 100.0), 0.5, 0.5)
+    found = Calibration.fit(flat, traces).apply(flat)
+    share = np.mean(tokens > 1000)
+    assert chance_within(found, 1000)[0] == pytest.approx(1 - share, abs=0.05)
+    assert chance_within(found, 4000)[0] == pytest.approx(1 - share, abs=0.08)
+
+
 def test_too_few_traces():
     with pytest.raises(InputError, match="9 traces are too few"):
         Calibration.fit(Forecast(np.full(9, 50.0)), stories(9))
@@ -103,22 +126,3 @@ def test_censored_values_are_replaced_by_their_expectation():
     found = impute_censored(y, mean, 0.7, censored)
     wanted = [truncnorm.mean((a - m) / 0.7, np.inf, loc=m, scale=0.7) for a, m in ((1.0, 2.0), (2.0, 2.0))]
     assert found == pytest.approx([*wanted, 3.0])
-
-
-class TestRecalibrate:
-    def test_it_finds_shift_and_spread_from_answers_that_ended_and_others_that_still_run(self):
-        rng = np.random.default_rng(1)
-        median = rng.lognormal(5, 1, 3000)
-        length = median * np.exp(0.5 + 0.8 * rng.normal(size=3000))
-        seen = median * rng.lognormal(1.8, 0.7, 3000)  # an answer longer than this is still running
-        age = np.ceil(np.minimum(length, seen)).astype(np.int64)
-        forecast = Forecast(median, 0.4, 0.7, tail=np.inf)
-        found = recalibrate(forecast, age, length <= seen)
-        assert np.median(np.log(found.tokens / median)) == pytest.approx(0.5, abs=0.08)
-        assert float(found.spread) == pytest.approx(0.8, rel=0.12)
-        assert np.all(found.solve == forecast.solve)
-
-    def test_requests_that_have_not_begun_are_corrected_by_the_others(self):
-        age = np.array([200] * 40 + [0] * 10)
-        found = recalibrate(Forecast(np.full(50, 100.0), 0.5), age, age > 0)
-        assert found.tokens[45] == pytest.approx(200.0)

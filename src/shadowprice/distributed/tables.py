@@ -114,7 +114,7 @@ def forecast_columns(forecast: Forecast) -> dict[str, Array]:
 def forecast_from(columns: Mapping[str, Array]) -> Forecast:
     """The forecast in these columns."""
     tail = columns["tail"]
-    own = {name: columns[name] for name in FORECAST if name != "tail"}
+    own: dict[str, Any] = {name: columns[name] for name in FORECAST if name != "tail"}
     return Forecast(**own, tail=None if np.isinf(tail).all() else tail)
 
 

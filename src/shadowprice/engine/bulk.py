@@ -57,7 +57,8 @@ def _by_index(scheduler: Metered, ends: Ints, budget: int, cap: int) -> Served:
     begun: dict[int, None] = {}  # requests whose answers were cut, in the order of their first cut
     left = budget
     while left > 0 and (active := np.flatnonzero(~stopped & (age < cap))).size:
-        request, start, stop = _chunks(scheduler.plan(active, age[active], left), active, age, scheduler.chunk)
+        plan = scheduler.plan(active, age[active], left)
+        request, start, stop = _chunks(plan, active, age, scheduler.least)
         reached = np.minimum(stop, ends[request])
         spent = np.cumsum(np.maximum(0, reached - start))
         ending = np.cumsum((start < ends[request]) & (ends[request] <= stop))

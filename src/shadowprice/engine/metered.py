@@ -4,10 +4,9 @@ The request with the highest index generates the next chunk of its answer. That 
 wait while others generate.
 
 **Learning during the run.** Forecasts are corrected by what the run itself shows. Each time enough answers have ended
-(32, then four times as many each time), the level and the spread of all lengths, and their tail if the forecast has
-none, are estimated again (`forecast.calibration.recalibrate`) from what is known: the lengths of answers that ended,
-and that the others are longer than what they have generated. A run does not learn from grades, so the chance of a
-correct answer stays as forecast.
+(8, then four times as many each time), the level, the spread and the shape of all lengths are estimated again
+(`forecast.learning`) from what is known: the lengths of answers that ended, and that the others are longer than what
+they have generated. A run does not learn from grades, so the chance of a correct answer stays as forecast.
 
 **Two ways of pausing.** If an answer can be continued from a part of it, its request waits between chunks while others
 generate. If not, it is answered in one go, with a limit at the age where its index falls below the price. The limit
@@ -36,12 +35,12 @@ from shadowprice.backends.base import join
 from shadowprice.cost import TOKENS, Rates
 from shadowprice.engine.loops import is_looping
 from shadowprice.engine.scheduler import LARGEST_CHUNK, TRIAL, Batch, CanContinue, Report, Round, Work, flagged, is_over
-from shadowprice.forecast.calibration import recalibrate
+from shadowprice.forecast.learning import recalibrate
 from shadowprice.market.anytime import Anytime
 from shadowprice.market.gittins import Chunks, chunks
 from shadowprice.types import Completion, Forecast, Request, Result
 
-_FIRST_LESSON = 32  # answers that have ended
+_FIRST_LESSON = 8  # answers that have ended
 _MARGIN = 1.5  # for answers under way that turn out longer than expected
 
 
@@ -57,7 +56,7 @@ class _Chunk(NamedTuple):
 class Metered:
     """Serves the highest index first.
 
-    chunk         minimum tokens of a chunk
+    chunk         minimum tokens of a chunk; where most answers are shorter, the median forecast
     concurrency   pieces of work under way at the same time; none of them takes all that is left
     can_continue  which answers can be continued from a part of them; None: all
     learn         correct the forecasts by what the run shows
@@ -93,6 +92,7 @@ class Metered:
         # Where chunks stop and their index: by place, of those that waited when the price was found; of the others.
         self._first, self._stops, self._index = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0)
         self._later: dict[int, tuple[NDArray[np.int64], NDArray[np.float64]]] = {}
+        self._usual = chunk  # median length by the present forecasts
         self._outdated = True  # the heap: forecasts changed or requests were added
         self._ample = 0.0  # tokens that cover any `concurrency` requests, so that nobody has to wait for others
         self._running: dict[int, Work] = {}  # by place
@@ -104,6 +104,11 @@ class Metered:
     def batch(self) -> Batch:
         """The requests and the state of each."""
         return self._batch
+
+    @property
+    def least(self) -> int:
+        """The minimum tokens of a chunk, by the present forecasts."""
+        return min(self.chunk, self._usual)
 
     @property
     def price(self) -> float | None:
@@ -254,6 +259,7 @@ class Metered:
     def plan(self, active: NDArray[np.intp], age: NDArray[np.int64], available: int) -> Chunks:
         """The chunks of the `active` requests, which have generated `age` tokens; their price starts a new round."""
         rates = self._batch.rates
+        self._usual = max(1, int(np.median(self._corrected.tokens)))
         plan = self._chunks(active, age)
         tokens = self._tokens(available)
         price = plan.price(tokens)
@@ -296,7 +302,7 @@ class Metered:
         at = int(np.searchsorted(stops, age, side="right"))
         if at == stops.size:
             return None
-        last = at + int(np.searchsorted(stops[at:], age + self.chunk))
+        last = at + int(np.searchsorted(stops[at:], age + self.least))
         return _Chunk(-float(index[at]), place, age, int(stops[min(last, stops.size - 1)]))
 
     def _push(self, place: int) -> None:

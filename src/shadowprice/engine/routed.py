@@ -29,7 +29,7 @@ from shadowprice.arrays import Array
 from shadowprice.cost import prompt_bound
 from shadowprice.engine.scheduler import Batch, Report, Round, Work
 from shadowprice.errors import Refused
-from shadowprice.forecast.calibration import recalibrate
+from shadowprice.forecast.learning import recalibrate
 from shadowprice.forecast.revise import Evidence, Reviser
 from shadowprice.formats.routes import Route
 from shadowprice.market.gittins import chunks

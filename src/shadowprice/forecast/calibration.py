@@ -9,6 +9,8 @@ What is corrected, with m the log of the forecast median and p the forecast chan
     correct   logit p' = shift + slope logit p
     solved    wrong answers are longer, above all where they are likely: the median of correct
               answers is m' - gap (1 - p'), with a spread of its own
+    shape     rates of ending by age, for correct answers and for wrong ones (`hazards`), shrunk towards
+              the law that all of the above describes
 
 Slopes have a prior around 1, the shift of the odds one around 0, and the gap one around a usual value:
 few traces shift and scale a forecast, many change its slope as well. A truncated trace is censored:
@@ -19,7 +21,7 @@ such traces do not bias.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -28,10 +30,12 @@ from scipy.special import expit, logit, ndtr
 
 from shadowprice.arrays import Array, checked_scalar
 from shadowprice.errors import InputError
+from shadowprice.forecast.hazards import fit_shape, parametric
 from shadowprice.market import Expected
+from shadowprice.shape import Shape
 from shadowprice.types import Forecast, Trace
 
-__all__ = ["Calibration", "impute_censored", "log_odds", "recalibrate"]
+__all__ = ["Calibration", "impute_censored", "log_odds"]
 
 _FEWEST = 10
 _SPREADS = (0.02, 8.0)
@@ -55,6 +59,7 @@ class Calibration:
     odds_slope: float = 1.0
     gap: float = 0.0
     solved_spread: float = 1.0
+    shape: Shape | None = None
 
     @classmethod
     def fit(cls, forecast: Forecast, traces: Sequence[Trace]) -> Self:
@@ -81,7 +86,15 @@ class Calibration:
             (factor * width)[correct],
             truncated[correct],
         )
-        return cls(centre, shift, slope, factor, tail, odds_shift, odds_slope, gap, solved_factor)
+        chance = expit(odds_shift + odds_slope * log_odds(solve))
+        spread = factor * width
+        shape = fit_shape(
+            (length - (median - gap * (1 - chance))) / (spread * solved_factor),
+            truncated,
+            np.where(graded, correct, chance),
+            parametric(tail, solved_factor, gap / float(np.mean(spread))),
+        )
+        return cls(centre, shift, slope, factor, tail, odds_shift, odds_slope, gap, solved_factor, shape)
 
     def apply(self, forecast: Forecast) -> Forecast:
         median = self.centre + self.shift + self.slope * (np.log(forecast.tokens) - self.centre)
@@ -94,46 +107,28 @@ class Calibration:
             self.tail,
             _tokens(median - self.gap * (1 - solve)),
             np.clip(spread * self.solved_spread, *_SPREADS),
+            self.shape,
         )
 
-    def to_dict(self) -> dict[str, float | None]:
-        return asdict(self)
+    def to_dict(self) -> dict[str, Any]:
+        return {**vars(self), "shape": self.shape and self.shape.to_dict()}
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Self:
         """What `to_dict` gave; raises ValueError for anything else."""
-        if not isinstance(record, Mapping) or set(record) != set(cls.__dataclass_fields__):
+        if not isinstance(record, Mapping) or {*record, "shape"} != set(cls.__dataclass_fields__):
             raise ValueError("not a calibration")
-        tail = record["tail"]
-        rest = {name: checked_scalar(name, v, low=-1e6, high=1e6) for name, v in record.items() if name != "tail"}
-        return cls(**rest, tail=None if tail is None else checked_scalar("tail", tail, low=1e-3, high=1e6))
-
-
-def recalibrate(forecast: Forecast, age: NDArray[np.int64], ended: NDArray[np.bool_]) -> Forecast:
-    """The forecast, corrected by what a run has shown: the age that each answer has reached, and which ended there.
-
-    The correction is one shift of all log lengths, one factor on their spread, and a tail if the forecast has
-    none. A run does not show more than that: it serves the most promising requests first, so it learns nothing
-    about how the others differ, and little about the longest answers.
-    """
-    begun = age > 0
-    some, running = forecast.take(begun), ~ended[begun]
-    error = np.log(age[begun]) - np.log(some.tokens)
-    shift = _quantile(error, running, 0.5)
-    z = (error - shift) / some.spread
-    tail: ArrayLike | None = forecast.tail
-    if some.tail is None:
-        tail, factor = _law(z, running)
-    else:
-        factor = _factor(z, running, some.tail)
-    return Forecast(
-        _tokens(np.log(forecast.tokens) + shift),
-        np.clip(forecast.spread * factor, *_SPREADS),
-        forecast.solve,
-        tail,
-        _tokens(np.log(forecast.solved_tokens) + shift),
-        np.clip(forecast.solved_spread * factor, *_SPREADS),
-    )
+        tail, shape = record["tail"], record.get("shape")  # older ones have no shape
+        rest = {
+            name: checked_scalar(name, value, low=-1e6, high=1e6)
+            for name, value in record.items()
+            if name not in ("tail", "shape")
+        }
+        return cls(
+            **rest,
+            tail=None if tail is None else checked_scalar("tail", tail, low=1e-3, high=1e6),
+            shape=None if shape is None else Shape.from_dict(shape),
+        )
 
 
 def impute_censored(y: Array, mean: Array, spread: float, censored: NDArray[np.bool_]) -> Array:

@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 from shadowprice.arrays import Array, checked
 from shadowprice.errors import MarketError
 from shadowprice.market.curves import Expected, length_cdf
+from shadowprice.shape import Shape
 from shadowprice.types import Forecast
 
 _LAST_QUANTILE = 1 - 1e-9  # beyond it nothing is known about a law's tail
@@ -33,6 +34,8 @@ def remaining(forecast: Forecast, age: ArrayLike) -> Forecast:
     if not begun.any():
         return forecast
     some, past = forecast.take(begun), np.broadcast_to(past, (n,))[begun]
+    if some.shape is not None:
+        return _remaining_of_shape(forecast, some, some.shape, past, begun)
     alive = _survival(past, some.tokens, some.spread, some.tail)
     correct_to_come = some.solve * _survival(past, some.solved_tokens, some.solved_spread, some.tail)
     with np.errstate(divide="ignore", invalid="ignore"):  # 0 / 0: older than any answer, so that nothing is known
@@ -43,6 +46,30 @@ def remaining(forecast: Forecast, age: ArrayLike) -> Forecast:
         _replaced(forecast.solve, begun, np.clip(solve, 0.0, 1.0)),
         forecast.tail,
         _replaced(forecast.solved_tokens, begun, _median_left(past, some.solved_tokens, some.solved_spread, some.tail)),
+        forecast.solved_spread,
+    )
+
+
+def _remaining_of_shape(
+    forecast: Forecast, some: Forecast, shape: Shape, past: Array, begun: NDArray[np.bool_]
+) -> Forecast:
+    """The same by the tables of a shape. What is left does not have that shape any more."""
+    z = (np.log(past) - np.log(some.solved_tokens)) / some.solved_spread
+    correct, _ = shape.survival(z)
+    alive = shape.longer(z, some.solve)
+
+    def median_left(survival: Array, solve: Array) -> Array:
+        middle = np.minimum(1 - survival / 2, _LAST_QUANTILE)
+        most = (np.log(_TOKENS[1]) - np.log(some.solved_tokens)) / some.solved_spread
+        ends = some.solved_tokens * np.exp(some.solved_spread * shape.quantile(middle, solve, most))
+        return np.clip(ends - past, *_TOKENS)
+
+    return Forecast(
+        _replaced(forecast.tokens, begun, median_left(alive, some.solve)),
+        forecast.spread,
+        _replaced(forecast.solve, begun, some.solve * correct / alive),
+        forecast.tail,
+        _replaced(forecast.solved_tokens, begun, median_left(correct, np.ones_like(past))),
         forecast.solved_spread,
     )
 

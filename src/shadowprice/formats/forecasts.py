@@ -43,7 +43,7 @@ class ForecastTable:
             raise InputError(
                 f"no forecast for custom_id {error.args[0]!r}", path=self.path, fix="add a line for it"
             ) from None
-        found = {name: np.frombuffer(values)[rows] for name, values in self._values.items()}
+        found: dict[str, Any] = {name: np.frombuffer(values)[rows] for name, values in self._values.items()}
         if np.all(found["tail"] == np.inf):
             del found["tail"]
         return Forecast(**found)

@@ -46,7 +46,7 @@ from shadowprice.market.anytime import Anytime
 from shadowprice.market.curves import length_cdf
 from shadowprice.types import Forecast
 
-_AGES = 48  # at which a query may be left; they are spaced evenly in log tokens
+_AGES = 40  # at which a query may be left; they are spaced evenly in log tokens
 _EARLIEST = 3.2  # spreads below the median: the first age after the present one
 _BLOCK = 4096  # queries at a time, so that their curves fit into the processor's cache
 _LONGEST = 2.0**53  # tokens: every whole number up to it is a float
@@ -221,14 +221,25 @@ def _chances(forecast: Forecast, ages: Array) -> tuple[Array, Array]:
     above 0, so that an answer which is longer than its forecast allows still has a chunk.
     """
     log_ages = np.log(np.maximum(ages, 1e-9))
+    solve = forecast.solve[:, None]
+    if forecast.shape is not None:
+        z = (log_ages - np.log(forecast.solved_tokens)[:, None]) / forecast.solved_spread[:, None]
+        correct, wrong = forecast.shape.survival(z)
+        correct *= solve
+        wrong *= 1 - solve
+        wrong += correct
+        return -correct, np.maximum(wrong, np.maximum(1e-12 * wrong[:, :1], 1e-300))
     tail = None if forecast.tail is None else np.broadcast_to(forecast.tail, len(forecast))[:, None]
 
     def survival(median: Array, spread: Array) -> Array:
         return length_cdf((log_ages - np.log(median)[:, None]) / spread[:, None], tail, above=True)
 
-    solve = forecast.solve[:, None]
-    to_come = solve * survival(forecast.solved_tokens, forecast.solved_spread)
-    alive = np.minimum(survival(forecast.tokens, forecast.spread), 1 - solve + to_come)
+    every = survival(forecast.tokens, forecast.spread)
+    alike = np.array_equal(forecast.tokens, forecast.solved_tokens) and np.array_equal(
+        forecast.spread, forecast.solved_spread
+    )
+    to_come = solve * (every if alike else survival(forecast.solved_tokens, forecast.solved_spread))
+    alive = np.minimum(every, 1 - solve + to_come)
     return -to_come, np.maximum(alive, np.maximum(1e-12 * alive[:, :1], 1e-300))
 
 

@@ -1,0 +1,93 @@
+"""Learning as it goes: forecasts corrected by what a run has shown so far.
+
+Known are the ages that all begun answers have reached, and which of them ended there. Answers that still run count as
+well: a run serves the most promising requests first, so that those which ended would look too short by themselves. In
+order:
+
+    level and spread   one shift of all log lengths and one factor on their spread: the likeliest, where an answer that
+                       ended at age t counts with the density of its length there, and any other with the chance of
+                       a longer one; both have a prior, around no change
+    shape              the rates of ending by age (`hazards.bent`), shrunk towards the shape there was
+
+The chance of a correct answer stays as it is: a run does not see grades.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.arrays import Array
+from shadowprice.forecast.hazards import Mask, bent, shape_of
+from shadowprice.shape import COUNT, FIRST, STEP, Shape
+from shadowprice.types import Forecast
+
+_MOST = 2000  # answers that are looked at
+_SHIFT_SD, _SPREAD_SD = 0.2, 0.1  # standard deviations of the priors on the shift and on the log of the factor
+_STRENGTH = 60.0  # answers that the earlier shape counts as
+_SHIFTS, _FACTORS = np.arange(-3.0, 3.1, 0.5), (0.2, 0.45, 1.0, 2.2)
+_STEPS = ((0.25, 1.4), (0.12, 1.2), (0.06, 1.1), (0.03, 1.05))  # of the search around the best so far
+_SPREADS = (0.02, 8.0)
+_LONGEST = 16.0  # log tokens
+
+
+def recalibrate(forecast: Forecast, age: NDArray[np.int64], ended: Mask) -> Forecast:
+    """The forecast, corrected by the age that each answer has reached (0: not begun) and by which ended there."""
+    begun = np.flatnonzero(age > 0)
+    begun = begun[:: -(-begun.size // _MOST)] if begun.size else begun
+    seen = _Seen(forecast.take(begun), shape_of(forecast), age[begun], ended[begun])
+    shift, factor = seen.likeliest()
+    shape = bent(seen.shape, seen.z(shift, factor), seen.ended, seen.forecast.solve, _STRENGTH)
+
+    def moved(tokens: Array) -> Array:
+        return np.exp(np.clip(np.log(tokens) + shift, 0.0, _LONGEST))
+
+    return Forecast(
+        moved(forecast.tokens),
+        np.clip(forecast.spread * factor, *_SPREADS),
+        forecast.solve,
+        forecast.tail,
+        moved(forecast.solved_tokens),
+        np.clip(forecast.solved_spread * factor, *_SPREADS),
+        shape,
+    )
+
+
+class _Seen:
+    """Answers that have begun."""
+
+    def __init__(self, forecast: Forecast, shape: Shape, age: NDArray[np.int64], ended: Mask) -> None:
+        self.forecast, self.shape, self.ended = forecast, shape, ended
+        self._error = np.log(age) - np.log(forecast.solved_tokens)
+        steps = (np.diff(hazard) for hazard in (shape.correct, shape.wrong))
+        self._rates = [np.append(each, each[-1]) / STEP + 1e-6 for each in steps]
+
+    def z(self, shift: float, factor: float) -> Array:
+        return (self._error - shift) / np.clip(self.forecast.solved_spread * factor, *_SPREADS)
+
+    def likelihood(self, shift: float, factor: float) -> float:
+        """Its logarithm, with the priors."""
+        z, solve = self.z(shift, factor), self.forecast.solve
+        correct, wrong = self.shape.survival(z)
+        step = np.clip((z - FIRST) / STEP, 0, COUNT - 1).astype(np.intp)
+        longer = solve * correct + (1 - solve) * wrong
+        density = solve * correct * self._rates[0][step] + (1 - solve) * wrong * self._rates[1][step]
+        seen = np.log(np.maximum(np.where(self.ended, density, longer), 1e-300)).sum()
+        log_factor = np.log(factor)
+        return float(
+            seen
+            - np.count_nonzero(self.ended) * log_factor  # the density is per unit of z
+            - (shift / _SHIFT_SD) ** 2 / 2
+            - (log_factor / _SPREAD_SD) ** 2 / 2
+        )
+
+    def likeliest(self) -> tuple[float, float]:
+        """Shift and factor, by a search that closes in on its best point."""
+        best = max(product(_SHIFTS.tolist(), _FACTORS), key=lambda each: self.likelihood(*each))
+        for step, ratio in _STEPS:
+            shift, factor = best
+            around = product((shift, shift - step, shift + step), (factor, factor / ratio, factor * ratio))
+            best = max(around, key=lambda each: self.likelihood(*each))
+        return best

@@ -1,0 +1,94 @@
+r"""The shape of the lengths of a batch, as tables: for models whose answers follow no simple law.
+
+Answers of a real model may end in two humps, get stuck in loops that never end, or end ever less likely the longer they
+are. A shape has a cumulative hazard for correct answers and one for wrong answers, at fixed knots of
+
+    z = (ln t - ln solved_tokens) / solved_spread
+
+and a request takes it with its own place, width and chance of being correct:
+
+    Sc(z) = exp(-Hc(z))               correct answers longer than t
+    Sw(z) = exp(-Hw(z))               wrong answers longer than t
+    S(t) = solve Sc + (1 - solve) Sw  any answer: competing risks
+
+H is linear between knots; below the first it is 0, above the last it continues with its last slope, a power law.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+
+from shadowprice.arrays import Array
+
+FIRST, STEP, COUNT = -5.0, 0.25, 61
+KNOTS: Array = np.linspace(FIRST, FIRST + STEP * (COUNT - 1), COUNT)  # up to z = 10
+_FALLS = 1e-4  # the least hazard per step beyond the knots: an answer may always end
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Cumulative hazards at `KNOTS`: from 0, never falling."""
+
+    correct: tuple[float, ...]
+    wrong: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        for hazards in (self.correct, self.wrong):
+            steps = np.diff(hazards, prepend=0.0)
+            if len(hazards) != COUNT or not np.all(np.isfinite(steps)) or np.any(steps < 0) or hazards[0] != 0:
+                raise ValueError(f"a shape has {COUNT} cumulative hazards, from 0 on and never falling")
+
+    def survival(self, z: Array) -> tuple[Array, Array]:
+        """Sc and Sw."""
+        place = np.clip((z - FIRST) / STEP, 0.0, 1e6)
+        knot = np.minimum(place.astype(np.int32), COUNT - 1)
+        place -= knot
+        return tuple(np.exp(-(start[knot] + place * step[knot])) for start, step in self._tables)  # type: ignore[return-value]
+
+    def longer(self, z: Array, solve: Array) -> Array:
+        """S: the chance of an answer longer than z."""
+        correct, wrong = self.survival(z)
+        return solve * correct + (1 - solve) * wrong
+
+    def quantile(self, p: Array, solve: Array, most: Array) -> Array:
+        """The z, at most `most`, that a share p of the answers does not exceed; by bisection."""
+        low, high = np.broadcast_arrays(np.full_like(p * solve * most, FIRST), np.maximum(FIRST, most))
+        for _ in range(60):
+            middle = (low + high) / 2
+            above = self.longer(middle, solve) > 1 - p
+            low, high = np.where(above, middle, low), np.where(above, high, middle)
+        return high
+
+    @cached_property
+    def _tables(self) -> list[tuple[Array, Array]]:
+        """The hazard at each knot, and by how much it grows until the next."""
+        tables = []
+        for hazards in (self.correct, self.wrong):
+            steps = np.diff(hazards)
+            tables.append((np.array(hazards), np.append(steps, max(_FALLS, steps[-1]))))
+        return tables
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"correct": list(self.correct), "wrong": list(self.wrong)}
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> Self:
+        """What `to_dict` gave; raises ValueError for anything else."""
+        try:
+            return cls(tuple(map(float, record["correct"])), tuple(map(float, record["wrong"])))
+        except (KeyError, TypeError):
+            raise ValueError("not a shape") from None
+
+
+def of_survival(correct: Array, wrong: Array) -> Shape:
+    """The shape with these survival functions at `KNOTS`."""
+    found: list[Sequence[float]] = []
+    for survival in (correct, wrong):
+        hazard = -np.log(np.clip(survival, 1e-300, 1.0))
+        found.append(np.maximum.accumulate(np.concatenate([[0.0], hazard[1:]])).tolist())
+    return Shape(tuple(found[0]), tuple(found[1]))
