@@ -449,6 +449,11 @@ class TestFilesOfOtherPrograms:
         assert command("plan", path, "--budget", "2k", "--gold-field", "final_answer", "--force") == 0
         assert capsys.readouterr().err.endswith("final_answer -> gold (math); not used: level, choices, answers\n")
 
+    def test_a_template_that_wants_other_columns_is_refused(self, capsys):
+        path, template = write("q.csv", "question,A,B\nWhich?,1,2\n"), write("t.txt", "{question}\nA: {A}\nB: {B}\n")
+        assert command("plan", path, "--budget", "2k", "--prompt-template", template) == 2
+        assert "q.csv: has a field A, and a template fills in nothing but {problem} (write" in capsys.readouterr().err
+
     def test_the_likely_column_is_suggested(self, capsys):
         assert command("plan", write("q.csv", "Query text,Instruction\n1,Why?\n"), "--budget", "2k") == 2
         assert "(name the questions with --prompt-field Instruction, or begin" in capsys.readouterr().err

@@ -34,6 +34,8 @@ SHARED = [
     (404, {"message": "The model `m` does not exist", "code": "model_not_found"}, "check --model and --base-url"),
     (429, {"message": "You exceeded your current quota", "code": "insufficient_quota"}, "the account is empty"),
     (400, {"message": "/chat/completions: Invalid model name passed in model=m."}, "check --model"),  # LiteLLM
+    (400, {"message": "you must provide a model parameter"}, "name the model with --model"),  # OpenAI
+    (400, {"message": "model is required"}, "name the model with --model"),  # Ollama
     (400, {"message": "Model Not Exist", "type": "invalid_request_error"}, "check --model"),  # DeepSeek
     (400, {"message": "API key not valid. Please pass a valid API key."}, "$OPENAI_API_KEY"),  # Gemini
 ]

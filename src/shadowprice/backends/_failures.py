@@ -58,6 +58,7 @@ _STATUS_OF = {"rate_limit_exceeded": 429, _QUOTA: 429, "invalid_api_key": 401, "
 # What some services (LiteLLM, Mistral, DeepSeek, Gemini) answer with 400: other requests would get the same.
 _SHARED = re.compile(
     r"model_not_found|(invalid|unknown|unsupported) model\b|\bmodel\b.{0,80}\bnot (exist|found)"
+    r"|provide a model\b|\bmodel( \w+)? is (required|missing)|missing .{0,20}\bmodel\b"
     r"|(invalid|incorrect) api.key|api.key (not valid|is invalid)|no_db_connection",
     re.IGNORECASE,
 )

@@ -6,12 +6,14 @@ import re
 
 _AGAIN = "then --resume"
 _EMPTY = r"insufficient_quota|your (current )?quota|: 402\b"
+_NAMELESS = r"provide a model\b|\bmodel( \w+)? is (required|missing)|missing .{0,20}\bmodel\b"
 _MODEL = r"model_not_found|: 404\b|no model\b|(invalid|unknown) model|\bmodel\b.{0,80}not (exist|found)"
 # The first pattern that is found in `code: message` counts. Changing a request makes it a new run.
 _FIXES = [
     (r"--exposure allows", f"if that is so, --exposure 100% believes it, and a smaller --concurrency helps; {_AGAIN}"),
     (_EMPTY, f"the account is empty: add credit, or use another key; {_AGAIN}"),
     (r": 40[13]\b|api.key", f"check the key in $OPENAI_API_KEY and its permissions; {_AGAIN}"),
+    (_NAMELESS, "name the model with --model, in a new run"),
     (_MODEL, f"check --model and --base-url; {_AGAIN}"),
     (r": 405\b|redirect", "check --base-url: it usually ends in /v1"),
     (r": 429\b", f"the server limits the rate of requests: a smaller --concurrency, {_AGAIN}"),

@@ -152,6 +152,9 @@ def read_input(
     if first is None:
         raise InputError("has no questions", path=label, fix="write at least one")
     columns = _Columns.of(first[1], fields, label, line=first[0] if form == "json" else None)
+    if unfilled := next((name for name in first[1] if f"{{{name}}}" in template and f"{{{name}}}" != PLAIN), None):
+        problem = f"has a field {unfilled}, and a template fills in nothing but {PLAIN}"
+        raise InputError(problem, path=label, fix=f"write its content into the questions, and remove {{{unfilled}}}")
     questions = list(_questions(chain([first], rows), columns, grader, label))
     gold = {each.id: (each.gold, each.grader) for each in questions if each.gold}
     understood = f"{_counted(len(questions), 'question')} from {label}: {columns.in_words(form, questions)}"
