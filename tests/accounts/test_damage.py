@@ -239,6 +239,14 @@ class TestTheMark:
         flip(Path(f"{left}.mark"), at)
         assert not check(left, killed)
 
+    @pytest.mark.parametrize("at", [20, 580])
+    def test_with_a_damaged_slot_it_does_not_say_what_a_cut_log_has_lost(self, left, killed, at):
+        flip(Path(f"{left}.mark"), at)
+        os.truncate(f"{left}-wal", 50_000)
+        assert check(left, killed)
+        with Ledger.reopen(left) as ledger:
+            assert ledger.available == 0
+
     def test_an_older_one_is_behind_the_journal_and_does_no_harm(self, left, killed):
         shutil.copy(f"{left}.mark.older", f"{left}.mark")
         assert not check(left, killed)

@@ -74,7 +74,7 @@ def test_one_damaged_byte_never_makes_another_mark(path, mark):
     older = expected._replace(number=expected.number - 1, written=POINTS[1])
     for at in range(len(whole)):
         place.write_bytes(whole[:at] + bytes([whole[at] ^ 0x40]) + whole[at + 1 :])
-        assert read_mark(path) in (expected, older), at
+        assert read_mark(path)._replace(whole=True) in (expected, older), at
 
 
 @pytest.mark.parametrize("content", [b"", b"x", bytes(1024), b"spmark 1".ljust(1024), random.Random(0).randbytes(1024)])

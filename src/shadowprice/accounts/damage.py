@@ -81,7 +81,8 @@ class Journal:
             raise LedgerError(damage or one_line(error)) from None
         self.reached = Point(watch.last, watch.digest, balances.committed)
         self.problem = watch.problem() if damage is None else f"not a valid ledger: {damage}"
-        if watch.required is None or watch.contradicts or (damage is not None and watch.required.id <= watch.last):
+        all_is_said = mark is not None and mark.whole and not watch.contradicts
+        if watch.required is None or not all_is_said or (damage is not None and watch.required.id <= watch.last):
             self.loss = max(0, balances.budget - balances.committed)  # the mark cannot say: all that is left
         else:
             self.loss = max(0, watch.required.committed - balances.committed)

@@ -34,12 +34,13 @@ class Point(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """`written` survives the end of the process, `durable` a power cut too."""
+    """`written` survives the end of the process, `durable` a power cut too; `whole`: both slots are valid."""
 
     number: int
     boot: bytes  # of the machine
     durable: Point
     written: Point
+    whole: bool = True
 
     @property
     def required(self) -> Point:
@@ -54,7 +55,8 @@ def read_mark(path: Path) -> Mark | None:
     except (OSError, InputError):
         return None
     slots = [_parsed(content[:_SLOT]), _parsed(content[_SLOT : 2 * _SLOT])]
-    return max((mark for mark in slots if mark), key=lambda mark: mark.number, default=None)
+    latest = max((mark for mark in slots if mark), key=lambda mark: mark.number, default=None)
+    return latest._replace(whole=None not in slots) if latest else None
 
 
 class MarkFile:

@@ -46,8 +46,8 @@ mark.
 
 A refused ledger is left unchanged. `accept_loss` continues with the rows before the damage: open
 reservations are charged in full, and `loss` is what the mark says was committed beyond that; all that is left, if the
-mark is missing or contradicts the journal. The damaged files are kept, as `ledger.sqlite.damaged`. If not even the
-budget can be read, the run cannot be continued.
+mark is missing, damaged, or contradicts the journal. The damaged files are kept, as `ledger.sqlite.damaged`. If not
+even the budget can be read, the run cannot be continued.
 
 **One writer.** A second process, or a second `Ledger` in the same process, is refused at once; reading the file with
 other tools is always possible. A `Ledger` belongs to the thread that opened it (asyncio tasks of one loop are fine, no
