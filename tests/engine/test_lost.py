@@ -3,7 +3,6 @@
 import asyncio
 from contextlib import suppress
 
-import aiohttp
 import pytest
 
 from shadowprice import Forecast, Run
@@ -11,6 +10,7 @@ from shadowprice.accounts.sqlite import Ledger
 from shadowprice.backends.base import ATTEMPT
 from shadowprice.backends.openai import OpenAIBackend
 from shadowprice.engine.lost import settle_lost
+from shadowprice.errors import Unavailable
 
 from ..backends.hostile import Server, well_behaved
 from ..gateway.upstream import gateway
@@ -79,20 +79,38 @@ def test_a_run_through_the_gateway_is_charged_what_was_generated(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_gateway_refuses_what_arrives_after_it_was_asked(tmp_path):
+def test_the_gateway_tells_what_it_knows_of_an_attempt(tmp_path):
     async def work(url):
-        async with aiohttp.ClientSession() as session, OpenAIBackend(url, "m") as backend:
-            assert await backend.cost_of(CHAT, "late") == 0
-            headers = {"Idempotency-Key": "late", "Authorization": "Bearer none"}
-            async with session.post(url + "/chat/completions", json=CHAT, headers=headers) as response:
-                assert response.status == 422
+        async with OpenAIBackend(url, "m") as backend:
+            assert await backend.cost_of(CHAT, "unknown") is None
             ATTEMPT.set("known")
             assert (await backend.complete(CHAT, 10)).tokens == 10
             assert await backend.cost_of(CHAT, "known") == 10
+            assert await backend.cost_of({"prompt": "Why?"}, "known") is None
+        async with OpenAIBackend(url, "m", api_key="of somebody else") as other:
+            assert await other.cost_of(CHAT, "known") is None
 
     with Server(well_behaved) as upstream, gateway(upstream.url, tmp_path, budget="5000") as (url, _):
         asyncio.run(work(url))
         assert upstream.generated == 10
+
+
+@pytest.mark.slow
+def test_an_answer_that_stops_costs_what_the_gateway_has_charged(tmp_path):
+    async def work(url):
+        async with OpenAIBackend(url, "m", stall_timeout=0.5) as backend:
+            ATTEMPT.set("broken")
+            with pytest.raises(Unavailable) as caught:
+                await backend.complete(CHAT, 1000)
+            return caught.value.tokens
+
+    async def stalls(request, reply):
+        await reply.head()
+        await reply.say(3)
+        await asyncio.sleep(60)
+
+    with Server(stalls) as upstream, gateway(upstream.url, tmp_path, budget="5000") as (url, _):
+        assert upstream.generated <= asyncio.run(work(url)) < 100
 
 
 def test_other_servers_are_asked_once():

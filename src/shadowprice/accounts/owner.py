@@ -204,12 +204,16 @@ class Owner(ABC):
     def keep(self, name: str, digest: str, worker: str) -> Kept | None:
         """Claims a name for a request, which gets None; every later one gets what is kept."""
         with self.transaction():
-            rows = self.run("SELECT digest, worker, answer FROM answers WHERE name = ?", name)
-            if rows:
-                return Kept(*rows[0])
+            if found := self.kept(name):
+                return found
             self.run("DELETE FROM answers WHERE at < ?", time.time() - _KEPT_ANSWERS)
             self.run("INSERT INTO answers VALUES (?, ?, ?, NULL, ?)", name, digest, worker, time.time())
         return None
+
+    def kept(self, name: str) -> Kept | None:
+        """What is kept under a name, which is not claimed."""
+        rows = self.run("SELECT digest, worker, answer FROM answers WHERE name = ?", name)
+        return Kept(*rows[0]) if rows else None
 
     def answered(self, name: str, answer: str | None) -> None:
         """Stores the answer; None: there is none, and the name can be used again."""

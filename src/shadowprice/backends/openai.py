@@ -170,16 +170,19 @@ class OpenAIBackend(AsyncContext):
     async def cost_of(self, body: Mapping[str, Any], attempt: str) -> int | None:
         """The tokens that an attempt at `body` has cost, where the server keeps account of them; None: unknown.
 
-        Our own gateway does. An attempt that it has not received by then is refused if it still arrives.
+        Our own gateway does, under the key that it has charged: an attempt has one such key at most.
         """
-        costs = [await self._withdraw(_path(body), key) for key in _keys(attempt) if self._keeps_account is not False]
-        known = [cost for cost in costs if cost is not None]
-        return sum(known) if len(known) == len(_keys(attempt)) else None
+        for key in _keys(attempt):
+            if (cost := await self._ask_cost(_path(body), key)) is not None:
+                return cost
+        return None
 
-    async def _withdraw(self, path: str, key: str) -> int | None:
+    async def _ask_cost(self, path: str, key: str) -> int | None:
+        if self._keeps_account is False:
+            return None
         try:
             async with asyncio.timeout(_ACCOUNT_TIMEOUT):
-                response = await self._client.post(path, {}, key=key, method="DELETE")
+                response = await self._client.post(path, {}, key=key, method="GET")
                 try:
                     found = mapping(parse_json(await Body(response, 2**16).all()))
                 finally:
@@ -188,7 +191,7 @@ class OpenAIBackend(AsyncContext):
             if isinstance(error, StatusError) and error.status < 500:
                 self._keeps_account = False
             return None
-        self._keeps_account = found.get("object") == "shadowprice.withdrawal"
+        self._keeps_account = found.get("object") == "shadowprice.cost"
         cost = found.get("tokens")
         return cost if self._keeps_account and whole(cost) else None
 

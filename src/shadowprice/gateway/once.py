@@ -1,8 +1,8 @@
 """The same Idempotency-Key is answered once, whatever races: the first request is sent, and all get its answer.
 
 What is kept is in the ledger's database, so that it holds across processes. A request that generated nothing can be
-repeated with its key; one of unknown outcome cannot, since it may have been charged. Withdrawing a request shows what
-it has cost.
+repeated with its key; one of unknown outcome cannot, since it may have been charged. A client that has lost its answer
+can ask what it has cost.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ try:
 except ImportError:
     raise MissingExtra("gateway", "the gateway") from None
 
-__all__ = ["Answered", "once", "withdraw"]
+__all__ = ["Answered", "cost_of", "once"]
 
 _MISSING = 100  # looks, 50 ms apart
 # What is kept of a request whose client left, or whose upstream failed: it may have been charged.
@@ -83,20 +83,15 @@ async def once(
         await asyncio.shield(asyncio.to_thread(owner.answered, name, kept_answer))
 
 
-async def withdraw(owner: Owner, worker: str, whose: tuple[str, ...]) -> web.Response:
-    """The tokens that the request of this name has cost; null: unknown. If it still arrives, it is refused."""
-    name, tokens = _name(whose), None
+async def cost_of(owner: Owner, whose: tuple[str, ...]) -> web.Response:
+    """The tokens that the request of this name was charged; null: unknown, or no such request has arrived."""
     for _ in range(_MISSING):
-        kept = await asyncio.to_thread(owner.keep, name, "withdrawn", worker)
-        if kept is None:
-            tokens = 0
-            await asyncio.to_thread(owner.answered, name, orjson.dumps((*_UNKNOWN, tokens)).decode())
+        kept = await asyncio.to_thread(owner.kept, _name(whose))
+        if kept is None or kept.answer is not None:
             break
-        if kept.answer is not None:
-            *_, tokens = orjson.loads(kept.answer)
-            break
-        await asyncio.sleep(0.05)
-    return web.json_response({"object": "shadowprice.withdrawal", "tokens": tokens})
+        await asyncio.sleep(0.05)  # it is under way: its client may have left a moment ago
+    tokens = orjson.loads(kept.answer)[-1] if kept and kept.answer else None
+    return web.json_response({"object": "shadowprice.cost", "tokens": tokens})
 
 
 def _name(whose: tuple[str, ...]) -> str:

@@ -26,7 +26,7 @@ from shadowprice.gateway.bodies import EMBEDDINGS, Ask, limited, parse_ask
 from shadowprice.gateway.config import Config
 from shadowprice.gateway.intake import Intake, Refusal
 from shadowprice.gateway.metrics import Histogram
-from shadowprice.gateway.once import Answered, once, withdraw
+from shadowprice.gateway.once import Answered, cost_of, once
 from shadowprice.gateway.prices import Prices
 from shadowprice.gateway.records import Record, Records
 from shadowprice.gateway.relay import Attempt, error_response, pass_on
@@ -106,8 +106,8 @@ class Gateway:
                 return await once(
                     self.tree.owner, self.tree.worker, whose, content, answer, lambda: int(request.get("tokens") or 0)
                 )
-        if request.method == "DELETE" and end in ENDPOINTS and key:
-            return await withdraw(self.tree.owner, self.tree.worker, whose)
+        if request.method == "GET" and end in ENDPOINTS and key:
+            return await cost_of(self.tree.owner, whose)
         if request.method not in ("GET", "HEAD", "DELETE", "OPTIONS") and (
             _UNBOUNDED.search(end) or any(account.money for account in tenant.path)
         ):
