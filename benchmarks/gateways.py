@@ -127,7 +127,7 @@ def _started(command: list[str], port: int, health: str, folder: Path, **environ
             command, cwd=folder, stdout=log, stderr=log, env={**os.environ, **environment}, start_new_session=True
         )
         try:
-            for _ in range(1200):
+            for _ in range(6000):
                 try:
                     with urllib.request.urlopen(f"http://127.0.0.1:{port}{health}", timeout=5):
                         break

@@ -2,6 +2,7 @@
 
     python benchmarks/overspend.py                    all cases, of both where LiteLLM is installed
     python benchmarks/overspend.py --ours [--kills 50] [--clients 1000]
+    python benchmarks/overspend.py --cases barrier,killed
 
 The server keeps limits and counts what it generates; every answer has 100 tokens unless its limit is lower. The
 budget is 2,000 tokens, the demand 5 times that or more. `over`: tokens beyond the budget, in any window. `served`:
@@ -176,6 +177,7 @@ def roll_over() -> tuple[int, int]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ours", action="store_true")
+    parser.add_argument("--cases", default="", metavar="NAME,...", help="only these")
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--clients", type=int, default=1000)
     options = parser.parse_args()
@@ -192,6 +194,9 @@ def main() -> int:
         "killed": lambda: killed(options.kills),
         "roll-over": roll_over,
     }
+    if chosen := [each.strip() for each in options.cases.split(",") if each.strip()]:
+        cases = {name: run for name, run in cases.items() if name in chosen}
+        alone = {name: run for name, run in alone.items() if name in chosen}
     held = True
     print("| case | gateway | over | served |\n|---|---|---|---|")
     for name, run in cases.items():

@@ -8,6 +8,7 @@ import pytest
 from shadowprice.accounts.notes import Price
 
 from ..backends.hostile import Server
+from .browser import CHROMIUM, browser
 from .inside import ADMIN, configured, run, served
 from .upstream import LENGTH, model
 
@@ -212,5 +213,40 @@ def test_drained_it_takes_no_new_requests_also_in_its_other_processes(gateway):
         client.app.gateway.draining = False  # as in another process, before it looks
         await client.app.look_and_write()
         assert client.app.gateway.draining
+
+    gateway(work)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here (Debian: apt-get install chromium)")
+def test_the_dashboard_is_live_and_fits_a_phone(gateway):
+    async def work(client):
+        for number in range(8):
+            await client.chat(KEYS["alice"], max_tokens=50 + number)
+        await client.app.look_and_write()
+        address = client.root.replace("http://", "http://me:admin-secret-key@") + "/admin"
+        async with browser(address, width=390) as page:
+            await page.until("document.body.dataset.ready === 'true'")
+            assert await page.value("document.querySelectorAll('#requests tbody tr').length") == 8
+            assert await page.value("document.querySelectorAll('#budgets .budget').length") == 3
+            assert await page.value("document.querySelectorAll('#decisions rect').length") >= 1
+            assert await page.value("document.querySelectorAll('#scatter circle').length") == 8
+            assert await page.value("document.documentElement.scrollWidth") <= 390
+            outside = (
+                "[...document.querySelectorAll('main *')].filter(e => e.getBoundingClientRect().right > 391).length"
+            )
+            assert await page.value(outside) == 0
+            assert "as asked" in await page.value("document.body.innerText")
+
+            status, _, _ = await client.chat(KEYS["alice"], max_tokens=5000)
+            assert status == 200
+            for _ in range(6):
+                await client.chat(KEYS["alice"], max_tokens=600)
+            await client.app.look_and_write()
+            await page.until("document.querySelector('td.exhausted') !== null")
+            assert await page.value("document.querySelectorAll('#requests tbody tr').length") == 15
+            hosts = "performance.getEntriesByType('resource').every(e => e.name.startsWith(location.origin))"
+            assert await page.value(hosts)
+            assert page.errors == []
 
     gateway(work)

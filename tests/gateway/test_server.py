@@ -3,9 +3,12 @@
 import asyncio
 import io
 import json
+import shutil
 import signal
 import socket
+import subprocess
 from contextlib import suppress
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -16,6 +19,7 @@ from .upstream import LENGTH, gateway, model
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "What is 2 + 3?"}]}
 ADMIN = {"Authorization": "Bearer admin-secret-key"}
+NODE = Path(__file__).parents[2] / "build" / "node" / "node_modules" / "openai"
 
 
 @pytest.fixture
@@ -313,6 +317,19 @@ def test_the_openai_client_works_unchanged(upstream, tmp_path):
             client.chat.completions.create(**CHAT)
         assert error.value.status_code == 402
     assert upstream.generated <= 2000
+
+
+@pytest.mark.skipif(not NODE.exists(), reason="no openai client for Node here (npm install openai, in build/node)")
+def test_the_openai_client_for_node_works_unchanged(upstream, tmp_path):
+    shutil.copy(Path(__file__).with_name("client.mjs"), NODE.parent.parent)
+    with gateway(upstream.url, tmp_path) as (url, _):
+        command = ["node", NODE.parent.parent / "client.mjs", url]
+        found = json.loads(subprocess.run(command, capture_output=True, check=True, text=True, timeout=60).stdout)
+    assert (found["tokens"], found["parts"], found["models"]) == (20, 20, ["m"])
+    assert found["declined"] == {"status": 402, "code": "budget_exhausted", "type": "insufficient_quota"}
+    assert upstream.generated <= 2000
+    declined = [request for request in upstream.requests if request.headers.get("x-stainless-retry-count", "0") != "0"]
+    assert declined == []
 
 
 @pytest.mark.slow

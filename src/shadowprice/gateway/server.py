@@ -100,12 +100,11 @@ class Gateway:
         whose = (tenant.name, "" if self.directory.require_keys else bearer(request), end, key)
         if request.method == "POST" and (end in ENDPOINTS or end == EMBEDDINGS):
             async with self._intake.body(request) as content:
+                record = self.records.start(tenant.name, end)
+                answer = partial(self._answer, request, tenant, end, content, record)
                 if not key:
-                    return (await self._answer(request, tenant, end, content)).reply
-                answer = partial(self._answer, request, tenant, end, content)
-                return await once(
-                    self.tree.owner, self.tree.worker, whose, content, answer, lambda: int(request.get("tokens") or 0)
-                )
+                    return (await answer()).reply
+                return await once(self.tree.owner, self.tree.worker, whose, content, answer, lambda: record.output)
         if request.method == "GET" and end in ENDPOINTS and key:
             return await cost_of(self.tree.owner, whose)
         if request.method not in ("GET", "HEAD", "DELETE", "OPTIONS") and (
@@ -123,8 +122,9 @@ class Gateway:
 
     # --- requests for answers ------------------------------------------------------------------
 
-    async def _answer(self, request: web.BaseRequest, tenant: Tenant, end: str, content: bytes) -> Answered:
-        record = self.records.start(tenant.name, end)
+    async def _answer(
+        self, request: web.BaseRequest, tenant: Tenant, end: str, content: bytes, record: Record
+    ) -> Answered:
         record.status = 499  # unless it ends otherwise: its client has left
         try:
             ask = parse_ask(content, end)
@@ -140,7 +140,6 @@ class Gateway:
             record.status = 503
             raise
         finally:
-            request["tokens"] = record.output
             self.records.end(record)
             self.seconds.add(record.seconds)
 
