@@ -48,6 +48,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/lab.py
 	$(BIN)/python benchmarks/metered.py
 	$(BIN)/python benchmarks/pacing.py
+	$(BIN)/python benchmarks/scale.py
 
 litellm: $(READY) build/litellm/bin/litellm
 	$(BIN)/python scripts/litellm_proxy.py --litellm build/litellm/bin/litellm

@@ -21,7 +21,7 @@ def questions(tmp_path):
 
 @pytest.mark.parametrize(
     "more",
-    [["--accounting", "metered"], ["--policy", "tale"], ["--samples", "2"], ["--csv", "x"], ["--landing", "math"]],
+    [["--policy", "tale"], ["--samples", "2"], ["--csv", "x"], ["--landing", "math"]],
 )
 def test_what_many_processes_cannot_do_is_refused(capsys, questions, more):
     printed = refused(capsys, questions, "--budget", "9", "--base-url", "http://127.0.0.1:9/v1", "--ray", *more)

@@ -131,20 +131,6 @@ def runs(rows: int, budget: int, workers: int, **options) -> dict:
         return outcome
 
 
-def refuses() -> dict:
-    """What is wrong with a dataset is said in one line."""
-    import ray
-
-    def error(rows, **options):
-        try:
-            sp.ray.plan(ray.data.from_items(rows), 100, forecaster=FORECASTER, **options)
-        except sp.ShadowpriceError as problem:
-            return f"{type(problem).__name__}: {problem}"
-        return ""
-
-    return {"no question": error([{"text": "a"}]), "policy": error(questions(9), policy="clear", gather=0)}
-
-
 def commands(rows: int, budget: int) -> dict:
     """`shadowprice run *.parquet --ray`, and the example."""
     import pyarrow
@@ -180,11 +166,14 @@ def commands(rows: int, budget: int) -> dict:
         }
 
 
-def killed(who: str, seed: int, workers: int, rows: int = 240, kills: int = 1, concurrency: int = 8) -> dict:
+def killed(
+    who: str, seed: int, workers: int, rows: int = 240, kills: int = 1, concurrency: int = 8, policy: str = "expected"
+) -> dict:
     """kill -9 of a worker or of the coordinator at random moments."""
     chance = random.Random(seed)
     with tempfile.TemporaryDirectory() as place, hostile.Server(answers(0.05)) as server:
         job = _job(place, server.url, rows, workers, concurrency)
+        job.policy = policy
         begun = threading.Event()
         job.on_event = lambda progress: begun.set()
         victims = []
@@ -194,9 +183,10 @@ def killed(who: str, seed: int, workers: int, rows: int = 240, kills: int = 1, c
 
             while not server.requests:
                 time.sleep(0.005)
-            for _ in range(kills):
+            for number in range(kills):
                 time.sleep(chance.uniform(0.0, 0.5))
-                actor = job.coordinator if who == "coordinator" else chance.choice(job.actors)
+                coordinator = who == "coordinator" or (who == "both" and number % 2)
+                actor = job.coordinator if coordinator else chance.choice(job.actors)
                 try:
                     pid = ray.get(actor.pid.remote(), timeout=20)
                     os.kill(pid, signal.SIGKILL)
@@ -247,6 +237,67 @@ def speed(workers: int, rows: int, concurrency: int, pause: float) -> dict:
         return {"rows a second": (after - before) / (end - begun), "seconds in all": whole}
 
 
+def prices(rows: int, block: int, shard: int, budget: float, one: bool) -> dict:
+    """The price of random forecasts in shards, in several processes; and in one process, if asked for."""
+    import ray
+
+    from shadowprice.cost import TOKENS
+    from shadowprice.distributed import demand
+
+    demand._SHARD = shard
+    made = [ray.remote(_random_numbers).remote(seed, block) for seed in range(rows // block)]
+    ray.wait(made, num_returns=len(made))
+    nobody = [np.zeros(block, dtype=bool) for _ in made]
+    start = time.perf_counter()
+    sharded = demand.Sharded(made, [block] * len(made), TOKENS)
+    ray.get([actor.ask.remote("describe", ()) for actor in sharded._actors])
+    started = time.perf_counter() - start
+    start = time.perf_counter()
+    grants, cleared = sharded.divide(int(budget), "expected", {}, nobody)
+    found = {
+        "seconds to start": started,
+        "seconds": time.perf_counter() - start,
+        "price": cleared.price,
+        "admitted": cleared.admitted,
+        "granted": cleared.granted,
+        "memory of the driver": _peak_memory(),
+        "memory of the shards": max(map(_peak_memory, ray.get([actor.pid.remote() for actor in sharded._actors]))),
+    }
+    for actor in sharded._actors:
+        ray.kill(actor)
+    del sharded, grants
+    if one:
+        start = time.perf_counter()
+        gathered = demand.Gathered(made, TOKENS)
+        found["seconds to gather"] = time.perf_counter() - start
+        start = time.perf_counter()
+        _, whole = gathered.divide(int(budget), "expected", {}, nobody)
+        found |= {
+            "one: seconds": time.perf_counter() - start,
+            "one: price": whole.price,
+            "one: admitted": whole.admitted,
+        }
+        found["one: memory of the driver"] = _peak_memory()
+    return found
+
+
+def _random_numbers(seed: int, rows: int):
+    import pyarrow
+
+    from shadowprice.distributed.tables import forecast_columns
+
+    rng = np.random.default_rng(seed)
+    forecast = sp.Forecast(rng.lognormal(6, 0.8, rows), rng.uniform(0.2, 1, rows), rng.uniform(0.05, 1, rows))
+    numbers = {"cap": np.full(rows, 4096.0), "prompt": np.zeros(rows), "name": rng.integers(0, 2**63, rows, np.uint64)}
+    return pyarrow.table({**forecast_columns(forecast), **numbers})
+
+
+def _peak_memory(process: int | str = "self") -> int:
+    """The most bytes that a process has had so far."""
+    lines = dict(line.split(":", 1) for line in Path(f"/proc/{process}/status").read_text().splitlines())
+    return int(lines["VmHWM"].split()[0]) * 1024
+
+
 def _backend(url: str):
     return lambda: OpenAIBackend(url, "m", api_key="none", timeout=20)
 
@@ -270,7 +321,7 @@ def _job(place: str, url: str, rows: int, workers: int, concurrency: int, block:
     return Job(table, Gathered(table.blocks, terms.rates), terms.budget, folder, _backend(url), workers, terms)
 
 
-SCENARIOS = {each.__name__: each for each in (plans, runs, refuses, commands, killed, speed)}
+SCENARIOS = {each.__name__: each for each in (plans, runs, commands, killed, speed, prices)}
 
 
 def main() -> None:
@@ -278,7 +329,8 @@ def main() -> None:
     from shadowprice.distributed.cluster import connect, load_data
 
     folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # Ray's sockets need a short path
-    ray = connect(num_cpus=CPUS, object_store_memory=STORE, _temp_dir=folder)
+    store = int(os.environ.get("STORE", STORE))
+    ray = connect(num_cpus=CPUS, object_store_memory=store, _temp_dir=folder)
     load_data().DataContext.get_current().enable_progress_bars = False
     print(json.dumps("ready"), flush=True)
     for line in sys.stdin:

@@ -32,12 +32,12 @@ def start(path):
 def answer(name, reservation, units=10):
     body = {"choices": [{"message": {"content": "yes"}}]}
     result = Result(name, "finished", Usage(units), units, Completion("yes", units, "stop", "server", body=body))
-    return Settled(name, reservation, units, Usage(units), result_line(result), True)
+    return Settled(name, reservation, units, Usage(units), result_line(result), "result")
 
 
 def failure(name, reservation, units, exposed=0):
     line = result_line(Result(name, "failed", cost=units, failure=Failure("backend_unavailable", "no")))
-    return Settled(name, reservation, units, Usage(), line, False, exposed)
+    return Settled(name, reservation, units, Usage(), line, "note", exposed)
 
 
 def take(coordinator, *wanted, settled=(), again=False):
@@ -50,6 +50,27 @@ def test_what_is_taken_is_reserved_and_what_is_settled_is_charged(start):
     assert coordinator.balance()[:4] == (100, 50, 50, 0)
     take(coordinator, settled=[answer("a", a), failure("b", b, 20)])
     assert coordinator.balance()[:4] == (100, 70, 0, 30)
+
+
+def test_a_part_of_an_answer_is_kept_and_its_request_can_be_taken_again(start):
+    coordinator = start()
+    (first,) = take(coordinator, ("a", 30))
+    part = Settled("a", first, 30, Usage(30), b"{}", "chunk")
+    (second,) = take(coordinator, ("a", 10), settled=[part])
+    assert second > first
+    assert coordinator.parts({"a"}) == [("a", b"{}", False)]
+    (third,) = take(start(), ("a", 10))
+    assert third == second
+    assert start().balance()[:4] == (100, 60, 10, 30)
+
+
+def test_a_result_that_was_put_together_from_parts_costs_nothing_more(start):
+    coordinator = start()
+    whole = answer("a", 0, 0)
+    for _ in range(2):
+        take(coordinator, settled=[whole])
+    assert coordinator.parts({"a"}) == [("a", whole.line, True)]
+    assert coordinator.balance().spent == 0
 
 
 def test_a_request_is_taken_once(start):

@@ -5,15 +5,15 @@ import asyncio
 import pytest
 
 from shadowprice.accounts.sqlite import Settlement
-from shadowprice.distributed.coordinator import TAKEN, Reply
+from shadowprice.distributed.coordinator import SHORT, TAKEN, Reply
 from shadowprice.distributed.leases import Leases
-from shadowprice.engine.executor import Progress
 from shadowprice.engine.granted import Granted
+from shadowprice.engine.progress import Progress
 from shadowprice.errors import Overdrawn
 from shadowprice.types import Request, Usage
 
 
-def leases(replies, names=("a", "b"), most=2):
+def leases(replies, names=("a", "b"), most=2, **options):
     scheduler = Granted()
     scheduler.add([Request(name, name, max_tokens=20) for name in names])
     messages = []
@@ -22,27 +22,28 @@ def leases(replies, names=("a", "b"), most=2):
         messages.append(message)
         return replies.pop(0)
 
-    return Leases(Progress(100), exchange, scheduler, names, range(len(names)), most=most), messages
+    return Leases(Progress(100), exchange, scheduler, most=most, **options), messages
 
 
-def test_units_are_there_once_the_coordinator_has_answered():
+def test_work_is_sent_once_the_coordinator_has_given_its_units():
     async def main():
-        held, messages = leases([Reply([5, TAKEN]), Reply([])])
-        assert held.available == 0
-        assert held.open
+        held, messages = leases([Reply([5, TAKEN]), Reply([]), Reply([])])
+        assert (held.available, held.next(100), held.open) == (0, None, True)
         supply = asyncio.create_task(held.supply())
         await asyncio.sleep(0.01)
         assert messages[0].wanted == [("a", 20), ("b", 20)]
-        assert (held.available, held.skipped, held.open) == (20, {1: TAKEN}, False)
+        assert (held.available, held.ended, held.open) == (20, {"b"}, False)
+        assert held.next(20).request.id == "a"
         (number,) = held.reserve_many([("a", 20)])
         assert held.available == 0
         held.settle_many([Settlement("void", number, 0, None, None)])
         assert held.available == 20  # it generated nothing, and is sent again
         (number,) = held.reserve_many([("a", 20)])
         held.settle_many([Settlement("settle", number, 7, Usage(7), b"{}")])
+        held.finish()
         await supply
-        assert messages[1].settled == [("a", 5, 7, Usage(7), b"{}", True, 0)]
-        assert (held.available, held.spent, held.ended) == (0, 7, {"a"})
+        assert messages[1].settled == [("a", 5, 7, Usage(7), b"{}", "result", 0)]
+        assert (held.available, held.spent, held.ended) == (0, 7, {"a", "b"})
 
     asyncio.run(main())
 
@@ -52,6 +53,30 @@ def test_no_more_is_reserved_than_was_taken():
         held, _ = leases([])
         with pytest.raises(Overdrawn):
             held.reserve_many([("a", 20)])
+
+    asyncio.run(main())
+
+
+def test_no_more_is_taken_than_is_allowed():
+    async def main():
+        held, messages = leases([Reply([5])], allowance=25)
+        supply = asyncio.create_task(held.supply())
+        await asyncio.sleep(0.01)
+        assert messages[0].wanted == [("a", 20)]
+        supply.cancel()
+
+    asyncio.run(main())
+
+
+def test_what_is_not_affordable_stays_with_the_scheduler():
+    async def main():
+        held, messages = leases([Reply([SHORT, SHORT])])
+        supply = asyncio.create_task(held.supply())
+        await asyncio.sleep(0.01)
+        assert len(messages) == 1
+        assert not held.open
+        assert [result.outcome for result in held.close()] == ["declined"] * 2
+        supply.cancel()
 
     asyncio.run(main())
 
@@ -68,5 +93,6 @@ def test_what_was_not_sent_is_given_back():
             ("b", 0, None),
         ]
         assert not held.ended
+        assert [result.outcome for result in held.close("stopped")] == ["failed"] * 2
 
     asyncio.run(main())

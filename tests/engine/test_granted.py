@@ -12,26 +12,20 @@ def scheduler(*grants):
     return made
 
 
-def test_a_request_is_sent_once_it_is_released():
+def test_requests_are_sent_in_order_with_their_grants():
     granted = scheduler(10, 20)
-    assert granted.next(100) is None
-    granted.release(1)
-    work = granted.next(100)
-    assert (work.request.id, work.grant, work.bound) == ("r1", 20, 20)
+    assert [granted.next(100).grant for _ in range(2)] == [10, 20]
     assert granted.next(100) is None
 
 
 def test_it_waits_for_its_units():
     granted = scheduler(10)
-    granted.release(0)
     assert granted.next(9) is None
     assert granted.next(10).grant == 10
 
 
 def test_an_answer_ends_it_and_so_does_an_unknown_outcome():
     granted = scheduler(10, 10, 10)
-    for place in range(3):
-        granted.release(place)
     first, second, third = (granted.next(100) for _ in range(3))
     assert granted.done(Report(first, 4, Completion("yes", 4, "stop", "server"))).outcome == "finished"
     lost = granted.done(Report(second, 10, error=Unavailable("lost", tokens=None)))
@@ -42,7 +36,6 @@ def test_an_answer_ends_it_and_so_does_an_unknown_outcome():
 
 def test_in_an_outage_it_waits_again():
     granted = scheduler(10)
-    granted.release(0)
     work = granted.next(100)
     assert granted.done(Report(work, 0, error=Unavailable("down", tokens=0), postponed=True)) is None
     assert granted.next(100).request.id == "r0"
@@ -50,8 +43,6 @@ def test_in_an_outage_it_waits_again():
 
 def test_those_that_just_failed_come_last():
     granted = scheduler(10, 10)
-    granted.release(0)
-    granted.release(1)
     assert granted.next(100, avoid=[0]).request.id == "r1"
 
 

@@ -70,7 +70,8 @@ def run_on_ray(options: argparse.Namespace) -> int:
             folder=folder,
             workers=options.workers,
             concurrency=options.concurrency,
-            policy=options.policy or "expected",
+            policy=options.policy or "",
+            accounting=options.accounting or ("metered" if options.policy == "index" else "reserved"),
             options=dict(map(option, options.option)),
             reclaim=not options.no_reclaim,
             forecaster=forecaster(options)[0] if options.forecast or options.forecaster else None,
@@ -130,8 +131,6 @@ def _refuse_other_options(options: argparse.Namespace) -> None:
     """What one process does and many do not, or not yet."""
     given: dict[str, Any] = {
         "--local": options.local is not None,
-        "--accounting metered": options.accounting == "metered",
-        "--policy index": options.policy == "index",
         "--policy tale": options.policy == "tale",
         "--landing": options.landing not in (None, "none"),
         "--samples": options.samples != 1,

@@ -11,6 +11,7 @@ demand       the price, and the grant of every request
 coordinator  the one owner of the ledger
 leases       what a worker holds of it
 worker       a block served by the executor
+metered      rounds of metered accounting
 actors       all of these as processes of Ray
 jobs         blocks to workers, in rounds
 outcomes     the results, from the ledger
@@ -30,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.cost import TOKENS, Rates, parse_budget
+from shadowprice.distributed import llm
 from shadowprice.distributed.cluster import connect, load_data, plain_errors
 from shadowprice.distributed.demand import GATHER
 from shadowprice.distributed.jobs import INTERRUPTED, Job
@@ -52,7 +54,7 @@ if TYPE_CHECKING:
 
     from shadowprice.backends.base import Backend
 
-__all__ = ["INTERRUPTED", "Plan", "RayRun", "plan", "run"]
+__all__ = ["INTERRUPTED", "Plan", "RayRun", "llm", "plan", "run"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +140,8 @@ def run(
     workers: int = 2,
     concurrency: int = 8,
     attempts: int = 4,
-    policy: str = "expected",
+    policy: str = "",
+    accounting: str = "reserved",
     options: Mapping[str, Any] | None = None,
     reclaim: bool = True,
     forecaster: Predictor | None = None,
@@ -158,13 +161,18 @@ def run(
                    that can be pickled
     folder         where the ledger is kept, on this machine; a job whose folder exists is resumed
     workers        processes that send requests, each `concurrency` at the same time
+    accounting     reserved; or metered, with the policy index: answers are generated in chunks, in rounds
+                   (docs/distributed.md)
     actor_options  of the workers in Ray, such as {"num_gpus": 1}
     on_event       called with the progress about every second
     The rest is as in `plan` and in `shadowprice.Run`. Rows that the budget cannot serve are declined; rows that fail
     are rows too. Nothing is paid twice, whatever dies.
     """
-    settings = Settings(policy, "reserved", dict(options or {}), max_tokens, reclaim, rates=rates, attempts=attempts)
+    settings = Settings(policy, accounting, dict(options or {}), max_tokens, reclaim, rates=rates, attempts=attempts)
     settings.check()
+    if (settings.policy == "index") != (settings.accounting == "metered") or settings.policy in ("tale", "auto"):
+        problem = f"policy {settings.policy} with {settings.accounting} accounting on Ray"
+        raise InputError(problem, fix="metered accounting is for policy index, reserved for the others")
     if workers < 1 or concurrency < 1:
         raise InputError("workers and concurrency must be at least 1", fix="give 1 or more")
     parse_budget(budget, 1, rates)
@@ -200,7 +208,10 @@ def run(
     job.run()
     ended = RayRun(job)
     opened.save(
-        done=not job.stopped, summary=asdict(ended.summary), rounds=[asdict(each) for each in job.rounds], served=policy
+        done=not job.stopped,
+        summary=asdict(ended.summary),
+        rounds=[asdict(each) for each in job.rounds],
+        served=settings.policy,
     )
     return ended
 

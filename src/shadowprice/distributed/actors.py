@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +16,14 @@ from shadowprice.backends.base import Backend
 from shadowprice.cost import Rates
 from shadowprice.distributed.cluster import load_ray
 from shadowprice.distributed.coordinator import Balance, Coordinator, Message, Reply
+from shadowprice.distributed.metered import Rounded
 from shadowprice.distributed.tables import FORECAST, NUMBERS, forecast_from, gold_in, requests_in
-from shadowprice.distributed.worker import Served, Terms, serve
+from shadowprice.distributed.worker import Served, Share, Terms, serve
+from shadowprice.engine.executor import Grader
 from shadowprice.grading import grade
 from shadowprice.market.policies import expected_curves
 from shadowprice.market.shards import Shard
-from shadowprice.types import Completion, Forecast
+from shadowprice.types import Completion, Forecast, Request
 
 if TYPE_CHECKING:
     import pyarrow
@@ -57,6 +61,9 @@ class CoordinatorActor:
     async def balance(self) -> Balance:
         return self._inner.balance()
 
+    async def parts(self, names: Collection[str]) -> list[tuple[str, bytes, bool]]:
+        return self._inner.parts(names)
+
     async def charge_lost(self) -> Balance:
         return self._inner.charge_lost()
 
@@ -64,8 +71,6 @@ class CoordinatorActor:
         self._inner.close()
 
     async def pid(self) -> int:
-        import os
-
         return os.getpid()
 
 
@@ -73,28 +78,52 @@ class WorkerActor:
     def __init__(self, make_backend: Callable[[], Backend], coordinator: Any, terms: Terms) -> None:
         self._make_backend, self._coordinator, self._terms = make_backend, coordinator, terms
         self._backend: Backend | None = None
+        self._share: Share | None = None
         self._again = load_ray().get_runtime_context().was_current_actor_reconstructed
 
     async def serve(self, table: pyarrow.Table, grants: NDArray[np.int64], again: bool) -> Served:
         if self._backend is None:
             self._backend = self._make_backend()
-        gold = gold_in(table)
-
-        def correct(name: str, answer: Completion) -> bool | None:
-            if name not in gold:
-                return None
-            right, grader = gold[name]
-            return grade(grader, answer.text, right, truncated=answer.finish == "length").correct
-
         return await serve(
             requests_in(table),
             grants,
             self._backend,
             self._exchange,
             self._terms,
-            grade=correct if gold else None,
+            grade=_grader(gold_in(table)),
             again=again or self._again,
         )
+
+    async def round(self, allowance: int, last: bool, *tables: pyarrow.Table) -> Rounded:
+        """A round of metered accounting on the requests of these tables, which are the same in every round."""
+        if self._share is None:
+            self._share = await self._begin(tables)
+        return await self._share.round(allowance, last=last)
+
+    async def _begin(self, tables: Sequence[pyarrow.Table]) -> Share:
+        if self._backend is None:
+            self._backend = self._make_backend()
+        requests: list[Request] = []
+        gold: dict[str, tuple[str, str]] = {}
+        for table in tables:
+            caps = table.column("cap").to_pylist()
+            requests += [
+                request if cap == np.inf else replace(request, max_tokens=int(cap))
+                for request, cap in zip(requests_in(table), caps, strict=True)
+            ]
+            gold |= gold_in(table)
+        forecast = Forecast.joined([forecast_from(numbers_in(table)) for table in tables])
+        share = Share(
+            requests,
+            forecast,
+            self._backend,
+            self._exchange,
+            self._terms,
+            grade=_grader(gold),
+            again=self._again,
+        )
+        share.restore(await self._coordinator.parts.remote({request.id for request in requests}))
+        return share
 
     async def _exchange(self, message: Message) -> Reply:
         reply: Reply = await self._coordinator.exchange.remote(message)
@@ -105,9 +134,17 @@ class WorkerActor:
             await self._backend.close()
 
     async def pid(self) -> int:
-        import os
-
         return os.getpid()
+
+
+def _grader(gold: dict[str, tuple[str, str]]) -> Grader | None:
+    def correct(name: str, answer: Completion) -> bool | None:
+        if name not in gold:
+            return None
+        right, grader = gold[name]
+        return grade(grader, answer.text, right, truncated=answer.finish == "length").correct
+
+    return correct if gold else None
 
 
 class ShardActor:
@@ -116,6 +153,9 @@ class ShardActor:
     def __init__(self, *tables: pyarrow.Table) -> None:
         self._blocks = [numbers_in(table) for table in tables]
         self._shard, self._waiting = Shard(expected_curves(Forecast([]), np.zeros(0))), np.zeros(0, dtype=np.intp)
+
+    def pid(self) -> int:
+        return os.getpid()
 
     def names(self) -> NDArray[np.uint64]:
         return np.concatenate([block["name"] for block in self._blocks])

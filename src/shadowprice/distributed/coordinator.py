@@ -15,9 +15,9 @@ No network, no Ray: a message is a method call. `distributed.actors` makes a pro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 from shadowprice.accounts.sqlite import Ledger, Settlement
 from shadowprice.cost import TOKENS, Rates, show
@@ -27,11 +27,14 @@ from shadowprice.types import Failure, Result, Usage
 TAKEN, SHORT = -1, -2  # instead of the number of a reservation: taken before; not affordable
 
 
+Kind: TypeAlias = Literal["result", "chunk", "note", "none"]
+
+
 class Settled(NamedTuple):
-    """The end of a request that was taken.
+    """The end of an attempt at a request that was taken; or, with reservation 0, what became of a request.
 
     units    what it cost
-    line     its result, or a note if it has none (`answered` is false); None: it was not sent
+    line     its result, a part of its answer, or a note why there is none, by its `kind`
     exposed  units that were not charged because a server said that it generated nothing
     """
 
@@ -40,7 +43,7 @@ class Settled(NamedTuple):
     units: int
     usage: Usage
     line: bytes | None
-    answered: bool
+    kind: Kind
     exposed: int = 0
 
 
@@ -90,7 +93,7 @@ class Coordinator:
         self._held: set[str] = set()  # taken from this process
         self._ended: set[str] = set()  # without a result, and not to be sent again
         for entry in self._ledger.entries():
-            charged = entry.kind in ("settle", "chunk", "orphan") and entry.units and not entry.answered
+            charged = entry.kind in ("settle", "orphan") and entry.units and not entry.answered
             if entry.request and (charged or (entry.id > since and entry.kind == "note")):
                 self._ended.add(entry.request)
 
@@ -131,6 +134,12 @@ class Coordinator:
             ledger.usage,
         )
 
+    def parts(self, names: Collection[str]) -> list[tuple[str, bytes, bool]]:
+        """Of these requests, what the ledger has: parts of answers and results, oldest first; true for a result."""
+        self._ledger.take_over()
+        parts = [(name, line, False) for name, line in self._ledger.chunks() if name in names]
+        return parts + [(name, line, True) for name, line in self._ledger.results() if name in names]
+
     def charge_lost(self) -> Balance:
         """Charges what workers took and did not settle; none of them may be at work."""
         self._ledger.take_over()
@@ -148,24 +157,26 @@ class Coordinator:
         self._ledger.close()
 
     def _settle(self, settled: Sequence[Settled]) -> None:
-        ends, notes = [], []
-        opened = self._ledger.open_reservations()
+        ledger, notes = self._ledger, {}
+        opened, ends = ledger.open_reservations(), []
         for each in settled:
-            if opened.get(each.request, (None, 0))[0] != each.reservation:
-                continue  # it was settled before, and the answer was lost
-            del opened[each.request]
-            self._held.discard(each.request)
-            self._found.pop(each.request, None)
-            if each.units or each.answered:
-                line = each.line if each.answered else None
-                ends.append(Settlement("settle", each.reservation, each.units, each.usage, line))
-            else:
-                ends.append(Settlement("free" if each.exposed else "void", each.reservation, 0, None, None))
-            if each.line is not None and not each.answered:
-                notes.append((each.request, each.line))
-                self._ended.add(each.request)
-        self._ledger.settle_many(ends)
-        self._ledger.note_many(notes)
+            name, line = each.request, each.line
+            if each.reservation:
+                if opened.get(name, (None, 0))[0] != each.reservation:
+                    continue  # it was settled before, and the answer was lost
+                del opened[name]
+                self._held.discard(name)
+                self._found.pop(name, None)
+                ends.append(_end_of(each))
+            elif each.kind == "result" and line is not None and not ledger.has_result(name):
+                ledger.settle_many(ends)
+                ends = []
+                ledger.record(name, line)
+            if each.kind == "note" and line is not None and not ledger.has_result(name):
+                notes[name] = line
+                self._ended.add(name)
+        ledger.settle_many(ends)
+        ledger.note_many(notes.items())
 
     def _take(self, message: Message) -> list[int]:
         if self._stop:
@@ -192,6 +203,16 @@ class Coordinator:
 
     def _was_taken(self, request: str) -> bool:
         return request in self._held or request in self._ended or self._ledger.has_result(request)
+
+
+def _end_of(each: Settled) -> Settlement:
+    """How an attempt ends in the ledger."""
+    if each.kind == "chunk":
+        return Settlement("chunk", each.reservation, each.units, each.usage, each.line)
+    if each.units or each.kind == "result":
+        line = each.line if each.kind == "result" else None
+        return Settlement("settle", each.reservation, each.units, each.usage, line)
+    return Settlement("free" if each.exposed else "void", each.reservation, 0, None, None)
 
 
 def _lost(name: str, units: int) -> Result:

@@ -17,6 +17,7 @@ from shadowprice.backends.base import Backend
 from shadowprice.distributed.actors import start_coordinator, start_workers
 from shadowprice.distributed.cluster import load_ray, plain_errors
 from shadowprice.distributed.demand import Gathered, Sharded
+from shadowprice.distributed.metered import HALVES, MOST_ROUNDS, Rounded, allowances
 from shadowprice.distributed.prepared import Table
 from shadowprice.distributed.worker import ENDED, Served, Terms
 from shadowprice.engine.executor import Progress
@@ -64,8 +65,12 @@ class Job:
         ledger.close()
         options = {"since": since, "exposure": self.terms.tolerance.exposure, "rates": self.terms.rates}
         self.coordinator = start_coordinator(self.folder.path / LEDGER, options)
-        self.actors = start_workers(self.workers, self.make_backend, self.coordinator, self.terms, self.actor_options)
+        workers = min(self.workers, len(self.table.blocks))
+        self.actors = start_workers(workers, self.make_backend, self.coordinator, self.terms, self.actor_options)
         try:
+            if self.policy == "index":
+                self._run_metered(available)
+                return
             for _ in range(_MOST_ROUNDS if self.reclaim else 1):
                 if self.stopped or available <= 0 or all(block.all() for block in ended):
                     break
@@ -126,6 +131,47 @@ class Job:
                 except Exception as error:  # a fault of this package or of a backend: the rows keep their state
                     self._stop(" ".join(f"{type(error).__name__}: {error}".split())[:300])
             self._tell(len(busy) * self.terms.concurrency)
+
+    def _run_metered(self, available: int) -> None:
+        """Rounds of metered accounting: every worker has a share of the blocks, and an allowance for each round."""
+        ray, rates = load_ray(), self.terms.rates
+        ended = self._round([0] * len(self.actors))
+        for number in range(MOST_ROUNDS):
+            if self.stopped or available <= 0:
+                break
+            units = available // 2 if number < HALVES else available
+            tokens = available if not rates.priced else available * 10**6 // rates.output
+            price, shares = allowances([each.demand for each in ended], units, tokens)
+            waiting = sum(each.waiting for each in ended)
+            self.rounds.append(Round(available, waiting, waiting, units, price, "metered"))
+            ended = self._round(shares)
+            available = ray.get(self.coordinator.charge_lost.remote()).available
+            if not any(each.spent for each in ended) and number >= HALVES:
+                break
+        self._round([0] * len(self.actors), last=True)
+
+    def _round(self, shares: Sequence[int], *, last: bool = False) -> list[Rounded]:
+        ray = load_ray()
+        blocks = [self.table.blocks[at :: len(self.actors)] for at in range(len(self.actors))]
+        tasks = [
+            actor.round.remote(units, last, *own) for actor, units, own in zip(self.actors, shares, blocks, strict=True)
+        ]
+        waiting = tasks
+        while waiting:
+            try:
+                _, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=_TICK)
+            except KeyboardInterrupt:
+                if self.stopped:
+                    raise
+                self._stop(INTERRUPTED)
+            self._tell(len(waiting) * self.terms.concurrency)
+        with plain_errors():
+            found: list[Rounded] = ray.get(tasks)
+        for each in found:
+            self.outcomes.update(each.outcomes)
+            if each.stopped:
+                self._stop(each.stopped)
+        return found
 
     def _note(self, served: Served, ended: NDArray[np.bool_]) -> None:
         ended |= served.state == ENDED

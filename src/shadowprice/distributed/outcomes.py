@@ -31,7 +31,7 @@ class RayRun:
         self._job, self._table = job, job.table
         self.folder = job.folder.path
         self.budget, self.policy, self.rounds = job.budget, job.policy, job.rounds
-        self.settings, self.stopped = Settings(job.policy, "reserved", rates=job.terms.rates), job.stopped
+        self.settings, self.stopped = Settings(job.policy, rates=job.terms.rates), job.stopped
         self.prices: Rates | None = self.settings.rates if self.settings.rates.money else None
         self.teaching: dict[str, Any] | None = None
         self._summary: Summary | None = None

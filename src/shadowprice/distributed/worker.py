@@ -11,11 +11,15 @@ from numpy.typing import NDArray
 
 from shadowprice.backends.base import Backend
 from shadowprice.cost import TOKENS, Rates
-from shadowprice.distributed.coordinator import TAKEN, Message, Reply
+from shadowprice.distributed.coordinator import Message, Reply
 from shadowprice.distributed.leases import Leases
-from shadowprice.engine.executor import USUAL, Grader, Progress, Tolerance, execute
+from shadowprice.distributed.metered import Rounded, demand_of
+from shadowprice.engine.executor import Grader, execute
 from shadowprice.engine.granted import Granted
-from shadowprice.types import Request
+from shadowprice.engine.metered import Metered
+from shadowprice.engine.progress import USUAL, Progress, Tolerance
+from shadowprice.formats.results import parse_chunk, parse_result
+from shadowprice.types import Forecast, Request
 
 WAITS, ENDED = 0, 1  # the state of a request after a block was served
 
@@ -56,14 +60,27 @@ async def serve(
     """
     scheduler = Granted(attempts=terms.attempts, rates=terms.rates)
     granted: list[int] = np.flatnonzero(grants).tolist()
-    limited = [replace(requests[at], max_tokens=int(grants[at])) for at in granted]
-    scheduler.add(limited)
-    names = [request.id for request in limited]
+    scheduler.add([replace(requests[at], max_tokens=int(grants[at])) for at in granted])
     progress = Progress(terms.budget)
-    leases = Leases(progress, exchange, scheduler, names, range(len(names)), most=terms.concurrency, again=again)
+    leases = Leases(progress, exchange, scheduler, most=terms.concurrency, again=again)
+    await run_on(leases, backend, terms, progress, grade, record_rest=False)
+    state = np.array([request.id in leases.ended for request in requests], dtype=np.int8)
+    return Served(state, dict(progress.outcomes), progress.stopped)
+
+
+async def run_on(
+    leases: Leases,
+    backend: Backend,
+    terms: Terms,
+    progress: Progress,
+    grade: Grader | None,
+    *,
+    record_rest: bool,
+) -> None:
+    """Executes what the leases' scheduler decides; everything is settled when it returns."""
     execution = asyncio.create_task(
         execute(
-            scheduler,
+            leases,
             leases,
             backend,
             concurrency=terms.concurrency,
@@ -72,7 +89,7 @@ async def serve(
             rates=terms.rates,
             grade=grade,
             progress=progress,
-            record_rest=False,
+            record_rest=record_rest,
             feed=leases,
         )
     )
@@ -85,8 +102,52 @@ async def serve(
         if not execution.done() or execution.cancelled() or execution.exception():
             supply.cancel()
         await supply
-    state = np.full(len(requests), WAITS, dtype=np.int8)
-    for place, at in enumerate(granted):
-        if names[place] in leases.ended or leases.skipped.get(place) == TAKEN:
-            state[at] = ENDED
-    return Served(state, dict(progress.outcomes), progress.stopped)
+
+
+class Share:
+    """The requests of one worker in metered accounting; they stay with it from round to round."""
+
+    def __init__(
+        self,
+        requests: Sequence[Request],
+        forecast: Forecast,
+        backend: Backend,
+        exchange: Callable[[Message], Awaitable[Reply]],
+        terms: Terms,
+        *,
+        grade: Grader | None = None,
+        again: bool = False,
+    ) -> None:
+        self._backend, self._exchange, self._terms, self._grade, self._again = backend, exchange, terms, grade, again
+        self._scheduler = Metered(
+            concurrency=terms.concurrency,
+            can_continue=lambda request: backend.can_continue(request.body),
+            attempts=terms.attempts,
+            rates=terms.rates,
+        )
+        self._scheduler.add(requests, forecast)
+        self._places = {request.id: place for place, request in enumerate(requests)}
+
+    def restore(self, parts: Sequence[tuple[str, bytes, bool]]) -> None:
+        """What the ledger has of these requests: parts of answers, and results."""
+        answered = {name for name, _, is_result in parts if is_result}
+        for name, line, is_result in parts:
+            if is_result:
+                self._scheduler.restore(self._places[name], parse_result(line))
+            elif name not in answered:
+                self._scheduler.restore(self._places[name], parse_chunk(line)[0])
+
+    async def round(self, allowance: int, *, last: bool = False) -> Rounded:
+        """Serves by index until the allowance is spent; after the last round, parts of answers become results."""
+        progress = Progress(self._terms.budget)
+        leases = Leases(
+            progress,
+            self._exchange,
+            self._scheduler,
+            most=self._terms.concurrency,
+            allowance=allowance,
+            again=self._again,
+        )
+        await run_on(leases, self._backend, self._terms, progress, self._grade, record_rest=last)
+        waiting = self._scheduler.batch.unanswered
+        return Rounded(demand_of(self._scheduler), leases.spent, waiting, dict(progress.outcomes), progress.stopped)

@@ -1,4 +1,4 @@
-"""Grants that were decided elsewhere: each request is sent once its units are there, and gets no second grant.
+"""Grants that were decided elsewhere: each request is sent in order, and gets no second grant.
 
 An attempt that generated nothing is repeated by the executor. After one with an unknown outcome, which has spent the
 grant, the request has failed.
@@ -15,7 +15,7 @@ from shadowprice.types import Completion, Forecast, Request, Result
 
 
 class Granted:
-    """The grant of a request is its `max_tokens`. Nothing is sent before it is released."""
+    """The grant of a request is its `max_tokens`."""
 
     price: float | None = None
 
@@ -25,15 +25,9 @@ class Granted:
         self._queue: deque[int] = deque()  # places
 
     def add(self, requests: Sequence[Request], forecast: Forecast | None = None) -> None:
+        first = len(self._batch)
         self._batch.add(requests, forecast or Forecast([1.0] * len(requests)))
-
-    def bound(self, place: int) -> int:
-        """The most units that a request can cost."""
-        return self._batch.work(place, int(self._batch.cap[place])).bound
-
-    def release(self, place: int) -> None:
-        """The units of a request are there: it may be sent."""
-        self._queue.append(place)
+        self._queue.extend(range(first, len(self._batch)))
 
     def restore(self, place: int, state: Result | Completion, *, sample: int = 0, landing: bool = False) -> None:
         self._batch.restore(place, state)

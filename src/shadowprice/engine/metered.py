@@ -270,6 +270,11 @@ class Metered:
         self.rounds.append(Round(available, active.size, admitted, granted, price, "metered"))
         return plan
 
+    def waiting_chunks(self) -> Chunks:
+        """The chunks of all requests that wait, by the forecasts as they are now."""
+        waiting = np.flatnonzero(self._waiting)
+        return self._chunks(waiting, self._age[waiting])
+
     def _tokens(self, units: int) -> int:
         """The output tokens that units pay for."""
         rates = self._batch.rates
