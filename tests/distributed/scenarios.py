@@ -112,25 +112,6 @@ def plans(rows: int, budget: int) -> dict:
     }
 
 
-def runs(rows: int, budget: int, workers: int, **options) -> dict:
-    import ray
-
-    with tempfile.TemporaryDirectory() as place, hostile.Server(answers(0.02)) as server:
-        dataset = ray.data.from_items(questions(rows))
-        make = _backend(server.url)
-        run = sp.ray.run(
-            dataset, budget, backend=make, folder=Path(place, "run"), workers=workers, forecaster=FORECASTER, **options
-        )
-        outcome = found(run, server, rows)
-        table = run.to_dataset().take_all()
-        again = sp.ray.run(
-            dataset, budget, backend=make, folder=Path(place, "run"), workers=workers, forecaster=FORECASTER, **options
-        )
-        outcome["resumed"] = found(again, server, rows)
-        outcome["dataset"] = [len(table), sorted(table[0])]
-        return outcome
-
-
 def commands(rows: int, budget: int) -> dict:
     """`shadowprice run *.parquet --ray`, and the example."""
     import pyarrow
@@ -149,9 +130,13 @@ def commands(rows: int, budget: int) -> dict:
         printed, spoken = io.StringIO(), io.StringIO()
         with redirect_stdout(printed), redirect_stderr(spoken):
             code = command([*map(str, arguments)])
+        generated, sent_twice = server.generated, sum(count > 1 for count in asked(server).values())
+        again = io.StringIO()
+        with redirect_stdout(again), redirect_stderr(io.StringIO()):
+            command([*map(str, arguments), "--resume", "--json"])
         lines = [json.loads(line) for line in Path(place, "out.jsonl").read_text().splitlines()]
-        declined = Path(place, "out.jsonl.declined.jsonl")
-        declined = declined if declined.exists() else next(Path(place).glob("*declined*"))
+        declined = next(Path(place).glob("*declined*"))
+        unchanged = server.generated == generated
         named = runpy.run_path("examples/ray_budget.py")
         example = io.StringIO()
         with redirect_stdout(example):
@@ -160,8 +145,12 @@ def commands(rows: int, budget: int) -> dict:
             "code": code,
             "printed": printed.getvalue(),
             "spoken": spoken.getvalue(),
-            "answers": len(lines),
-            "declined": len(declined.read_text().splitlines()),
+            "answers": [line["custom_id"] for line in lines],
+            "declined": [json.loads(line)["custom_id"] for line in declined.read_text().splitlines()],
+            "generated": generated,
+            "sent twice": sent_twice,
+            "resumed": json.loads(again.getvalue()[again.getvalue().index("{") :]),
+            "resumed for nothing": unchanged,
             "example": example.getvalue(),
         }
 
@@ -190,16 +179,16 @@ def killed(
                 try:
                     pid = ray.get(actor.pid.remote(), timeout=20)
                     os.kill(pid, signal.SIGKILL)
-                    victims.append(pid)
-                except Exception:  # the job has ended
-                    return
+                    victims.append("coordinator" if coordinator else "worker")
+                except Exception:  # it is being started again, or the job has ended
+                    continue
 
         killer = threading.Thread(target=kill)
         killer.start()
         job.run()
         killer.join()
         outcome = found(sp.ray.RayRun(job), server, rows)
-        return {**outcome, "killed": len(victims), "most lost": len(victims) * concurrency}
+        return {**outcome, "killed": len(victims), "most lost": victims.count("worker") * concurrency}
 
 
 def speed(workers: int, rows: int, concurrency: int, pause: float) -> dict:
@@ -321,7 +310,7 @@ def _job(place: str, url: str, rows: int, workers: int, concurrency: int, block:
     return Job(table, Gathered(table.blocks, terms.rates), terms.budget, folder, _backend(url), workers, terms)
 
 
-SCENARIOS = {each.__name__: each for each in (plans, runs, commands, killed, speed, prices)}
+SCENARIOS = {each.__name__: each for each in (plans, commands, killed, speed, prices)}
 
 
 def main() -> None:
