@@ -90,9 +90,18 @@ class TestVerdict:
         assert "The difference is −2.0 points, 95% interval −3.0 to −1.0." in page
         assert "in 0 and below in 1 (at 100 tokens per query)." in Page(page).words
 
-    def test_a_better_policy_is_named(self):
-        rows = [main_row("uniform", 5.0), main_row("clear", 9.0), main_row("expected", 11.0)]
-        assert "The best practical policy is expected: 11.0%." in Page(report(Results(rows))).words
+    def test_the_headline_is_the_best_policy_that_can_be_run(self):
+        rows = [main_row("uniform", 5.0), main_row("clear", 9.0), main_row("expected", 11.0), main_row("oracle", 40.0)]
+        text = Page(report(Results(rows))).words
+        assert (
+            "With 100 tokens per query, expected answers 11.0% of the queries correctly, CLEAR 9.0%, uniform 5.0%."
+            in text
+        )
+        assert "CLEAR has 1.8 times as many as uniform" in text
+        rows += [main_row("index", 15.0, accounting="metered"), main_row("clairvoyant", 50.0, accounting="metered")]
+        text = Page(report(Results(rows))).words
+        assert "query, index (metered) answers 15.0% of the queries correctly, CLEAR 9.0%, uniform 5.0%." in text
+        assert "The best of those that reserve what they grant is expected: 11.0%." in text
 
     def test_the_index_is_given_beside_clear_in_the_same_accounting(self):
         rows = [main_row("uniform", 5.0), main_row("clear", 9.0)]

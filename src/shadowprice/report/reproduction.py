@@ -72,8 +72,11 @@ def _verdict(results: Results) -> dict[str, Any] | None:
     practical = [row for variant, row in here.items() if not variant.hindsight]
     best = max(practical or here.values(), key=lambda row: float(row["solved"]))
     ours, uniform = here.get(Variant("clear")) or best, here.get(Variant("uniform"))
+    can_be_run = [row for row in (*practical, *metered.values()) if not Variant.of(row).hindsight]
+    winners = [row for row in can_be_run if Variant.of(row).policy != "uniform"]
     return {
         "budget": budget,
+        "winner": max(winners, key=lambda row: float(row["solved"])) if winners else ours,
         "ours": ours,
         "uniform": None if uniform is ours else uniform,
         "points": gain(ours, uniform) or 0.0,
