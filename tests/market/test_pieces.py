@@ -64,3 +64,12 @@ def test_the_slope_is_that_of_the_piece():
     assert curves.limit(0.05) == 50
     assert curves.limit(0.3) == 12
     assert curves.limit(0.9) == 12
+
+
+def test_whole_answers_are_one_piece_with_the_same_gain_and_cost():
+    curves = Pieces.of(plan())
+    whole = curves.whole()
+    assert whole.slope.shape == (40, 1)
+    np.testing.assert_allclose(whole.peak(), curves.peak())
+    np.testing.assert_allclose(whole.value(whole.peak()), curves.value(curves.peak()))
+    np.testing.assert_array_equal(whole.limit(1.0), curves.stop.max(1))

@@ -36,6 +36,13 @@ questions, or cross-fitted by question. A --forecaster is used unchanged: train 
   shadowprice reproduce --traces smollm2 --out build/small
   shadowprice reproduce --traces mine.jsonl.gz --train others.jsonl.gz --cap 4096 --out build/mine
 
+Several models, in dollars: --routes FILE prices the traces of the models that it names (as for run), and
+compares each model alone, mixes, a router, a cascade and ours. --outcomes FILE has a reward and a cost for every
+model and prompt; forecasts are fitted on --train FILE of the same form. --budgets are in dollars per question.
+
+  shadowprice reproduce --routes routes.toml --traces many-models.jsonl.gz --out build/routes
+  shadowprice reproduce --outcomes test.jsonl --train val.jsonl --budgets 0.0002 0.002 --out build/rewards
+
 Writes report.html, results.json, a CSV file per table, and figures as SVG and PNG. The report opens with
 a summary; "what held and what did not" checks the paper's claims one by one.
 """
@@ -57,6 +64,8 @@ def add(commands: Commands) -> None:
         "--model", default="", metavar="NAME", help="if the traces have several (default: the largest)"
     )
     command.add_argument("--cap", type=int, metavar="N", help="cut longer answers here (default: as recorded)")
+    command.add_argument("--routes", metavar="FILE", help="rates of several models: the frontier in dollars")
+    command.add_argument("--outcomes", metavar="FILE", help="rewards and costs of several models on the same prompts")
     command.add_argument("--streams", nargs="+", default=[], metavar="NAME", help="(default: all four)")
     command.add_argument(
         "--budgets", nargs="+", default=[], metavar="B", help="tokens per query: 256, or in median lengths: 0.5x"
@@ -76,6 +85,10 @@ def reproduce(options: argparse.Namespace) -> int:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from shadowprice.lab import reproduction
 
+    if options.routes or options.outcomes:
+        from shadowprice.cli.dollars import reproduce_dollars
+
+        return reproduce_dollars(options)
     _check(options)
     broken: list[InputError] = []
     traces, train, files = _read(options, broken.append if options.skip_bad else None)

@@ -89,6 +89,7 @@ class Routed:
     routes    in any order; forecasts are given in the same
     revisers  by the names of two routes: what an answer of the first says about the second; a route with itself: about
               the answer
+    whole     answers are bought whole, up to their caps: the market chooses routes, and not how long answers may take
     """
 
     policy = "routes"
@@ -101,9 +102,10 @@ class Routed:
         attempts: int = 4,
         revisers: Mapping[tuple[str, str], Reviser] | None = None,
         learn: bool = True,
+        whole: bool = False,
     ) -> None:
         self.rounds: list[Round] = []
-        self.revisers, self.learn = dict(revisers or {}), learn
+        self.revisers, self.learn, self.whole = dict(revisers or {}), learn, whole
         self._batch = Batch(max_tokens, attempts)
         nothing = Forecast([])
         self._sites = [
@@ -346,7 +348,8 @@ class Routed:
             solve = np.clip(np.broadcast_to(forecast.solve, waiting.shape) - gain, 0.0, 1.0)
             forecast = replace_solve(forecast, solve)
         plan = chunks(forecast, np.minimum(site.cap[waiting], payable), 0, entry)
-        return Option(Pieces.of(plan), rates.output / 10**6)
+        pieces = Pieces.of(plan)
+        return Option(pieces.whole() if self.whole else pieces, rates.output / 10**6)
 
     def _expected(self, site: _Site) -> Forecast:
         """The forecast of a route, corrected by the answers that have ended there."""

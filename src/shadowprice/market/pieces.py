@@ -38,6 +38,12 @@ class Pieces(Curve):
         slope[inside], length[inside], stop[inside] = plan.index, plan.cost, plan.stop
         return cls(slope, length, stop)
 
+    def whole(self) -> Self:
+        """The same where a query buys everything or nothing: one piece each."""
+        length = self.length.sum(1, keepdims=True)
+        slope = (self.slope * self.length).sum(1, keepdims=True) / np.maximum(length, 1e-300)
+        return type(self)(slope, length, self.stop.max(1, keepdims=True), self.cap)
+
     def __len__(self) -> int:
         return len(self.slope)
 
