@@ -22,10 +22,11 @@ import time
 from pathlib import Path
 
 from shadowprice.accounts.sqlite import Ledger
+from shadowprice.cost import Rates
 from shadowprice.datasets.shipped import shipped_traces
 from shadowprice.forecast.text import TextForecaster
 from shadowprice.formats.traces import read_traces
-from shadowprice.types import Trace
+from shadowprice.types import Trace, Usage
 
 TASKS = ("number", "copy", "product", "one-step", "half", "sum", "units", "comparison", "letters")
 CAP = 96
@@ -116,15 +117,16 @@ def _spent(run: Path) -> int:
 
 
 def audit(run: Path, budget: int) -> str:
-    """The tokens that the servers counted, at their rates, against the ledger and the budget."""
+    """What was charged is what the servers counted, at their rates, and what was under way when a run was killed."""
     with Ledger.reopen(run / "ledger.sqlite") as ledger:
-        charged, lost = ledger.spent, sum(e.units for e in ledger.entries() if e.kind == "orphan")
+        lost = sum(entry.units for entry in ledger.entries() if entry.kind == "orphan")
         counted = 0
         for _, line in ledger.results():
             own = json.loads(line)["shadowprice"]
-            counted += own["cost"]
-    assert charged <= budget
-    return f"charged {charged:,} of {budget:,} nano-dollars, {lost:,} of them for what was under way when it was killed"
+            assert own["usage_source"] == "server"
+            counted += Rates.dollars(*RATES[own["route"]][1:]).cost(Usage(**own["usage"]))
+        assert counted + lost == ledger.spent <= budget, (counted, lost, ledger.spent, budget)
+    return f"{counted:,} nano-dollars by the servers' own counts and {lost:,} lost to kills, of {budget:,}"
 
 
 def main() -> int:
@@ -147,9 +149,9 @@ def main() -> int:
         shown.append(
             f"$ shadowprice run eval.jsonl --routes {'-'.join(names)}.toml --budget '{options.budget}'\n{text}"
         )
-        print(
-            f"{way}: {summary['correct']} of {summary['graded']} correct; overspent {summary['overspent']}; {note}\n{text}"
-        )
+        score = f"{summary['correct']} of {summary['graded']} correct, {summary['overspent']} overspent"
+        print(f"{way}: {score}; {note}
+{text}")
     if options.docs:
         block = "```console\n" + "\n".join(shown).replace(f"{folder}/", "") + "```\n"
         DOCS.write_text(_SHOWN.sub(lambda _: block, DOCS.read_text()))
