@@ -150,8 +150,7 @@ def main() -> int:
             f"$ shadowprice run eval.jsonl --routes {'-'.join(names)}.toml --budget '{options.budget}'\n{text}"
         )
         score = f"{summary['correct']} of {summary['graded']} correct, {summary['overspent']} overspent"
-        print(f"{way}: {score}; {note}
-{text}")
+        print(f"{way}: {score}; {note}", text, sep="\n")
     if options.docs:
         block = "```console\n" + "\n".join(shown).replace(f"{folder}/", "") + "```\n"
         DOCS.write_text(_SHOWN.sub(lambda _: block, DOCS.read_text()))
