@@ -24,7 +24,7 @@ def test_the_frontier_has_every_policy_and_nobody_exceeds_the_budget(pool):
     assert set(rows) == names
     assert all(row["dollars"] <= budget * (1 + 1e-9) for row in rows.values())
     for name in ("routes", "routes x tokens", "scouts"):
-        assert rows[name]["gain"] > 1
+        assert rows[name]["gain"] > 0
         assert rows[name]["solved"] <= rows["clairvoyant"]["solved"]
         parts = sum(rows[name][f"dollars_{route.name}"] for route in pool.routes)
         assert parts == pytest.approx(rows[name]["dollars"])
