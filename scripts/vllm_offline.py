@@ -86,7 +86,9 @@ def in_ray(model: str) -> None:
     ray.init(num_cpus=4, include_dashboard=False, object_store_memory=200 * 2**20)
     dataset = ray.data.from_items([{"id": f"q{n}", "question": f"Question {n}?"} for n in range(40)])
     plan = sp.ray.plan(dataset, 600, forecaster=PromptLength(), max_tokens=64)
-    rows = sp.ray.llm.generate(plan, model=model, batch_size=16, **ENGINE).take_all()
+    without_gpu = {"bundles": [{"CPU": 1}]}
+    answers = sp.ray.llm.generate(plan, model=model, batch_size=16, engine=ENGINE, placement_group_config=without_gpu)
+    rows = answers.take_all()
     limits = {row["id"]: row["max_tokens"] for row in plan.to_dataset().take_all()}
     assert len(rows) == 40
     assert all(row["tokens"] <= limits[row["id"]] for row in rows)

@@ -7,7 +7,7 @@ import pytest
 
 from shadowprice.accounts.sqlite import Ledger
 from shadowprice.cost import TOKENS, Rates
-from shadowprice.distributed.actors import CoordinatorActor, ShardActor
+from shadowprice.distributed.actors import CoordinatorActor, ShardActor, numbers_in
 from shadowprice.distributed.coordinator import Message
 from shadowprice.market.sharded import allocate_shards
 from shadowprice.market.shards import LocalShards
@@ -58,7 +58,7 @@ def table(rng, size, prompt=0.0):
     from shadowprice.distributed.tables import forecast_columns
 
     numbers = {"cap": np.full(size, 500.0), "prompt": np.full(size, prompt), "name": np.arange(size, dtype=np.uint64)}
-    return pyarrow.table({**forecast_columns(forecast), **numbers})
+    return numbers_in(pyarrow.table({**forecast_columns(forecast), **numbers}))
 
 
 @pytest.mark.parametrize("rates", [TOKENS, Rates.dollars("1", "2")])

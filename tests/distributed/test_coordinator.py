@@ -148,6 +148,22 @@ def test_the_word_of_servers_is_taken_up_to_a_share_of_the_budget(start):
     assert take(coordinator, ("z", 5)) == [SHORT]
 
 
+def test_started_again_it_knows_what_servers_were_believed(start):
+    (number,) = take(start(), ("a", 20))
+    take(start(), settled=[failure("a", number, 0, exposed=20)])
+    (number,) = take(start(), ("b", 20))
+    reply = start(exposure=0.1).exchange([Message([failure("b", number, 0, exposed=20)], [])])[0]
+    assert "worth 40 tokens" in reply.stop
+
+
+def test_a_message_that_arrives_twice_counts_once(start):
+    coordinator = start()
+    (number,) = take(coordinator, ("a", 20))
+    twice = Message([answer("a", number)], [])
+    coordinator.exchange([twice, twice])
+    assert coordinator.balance().spent == 10
+
+
 def test_a_reason_to_stop_reaches_every_worker(start):
     coordinator = start()
     coordinator.stop("enough")

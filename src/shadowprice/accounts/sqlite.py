@@ -141,6 +141,10 @@ class Ledger:
         """By request: number and units of its attempt that has not ended; the latest, if there are several."""
         return {request: (number, units) for number, (request, units) in self._balances.open.items()}
 
+    def is_open(self, reservation: int, request: str) -> bool:
+        """Whether this is an attempt at the request that has not ended."""
+        return self._balances.open.get(reservation, ("", 0))[0] == request
+
     @property
     def last(self) -> int:
         """The number of the latest entry of the journal."""

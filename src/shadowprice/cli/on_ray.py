@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import glob
 import json
+import logging
 import os
 import sys
 from dataclasses import asdict
@@ -58,6 +59,7 @@ def run_on_ray(options: argparse.Namespace) -> int:
         limit_field=options.limit_field or "max_completion_tokens",
     )
     connect(options.ray or None)
+    logging.getLogger("ray.data").setLevel(logging.WARNING)
     dataset = read_files(paths)
     rows = dataset.count()
     if not options.quiet:

@@ -123,7 +123,7 @@ def plan(
     """
     check_policy(policy, dict(options or {}))
     parse_budget(budget, 1, rates)
-    table = _prepared(dataset, forecaster, max_tokens, rates, processes, reading)
+    table = _prepared(dataset, forecaster, max_tokens, rates, processes, 1, reading)
     supply = parse_budget(budget, table.size, rates)
     nobody = [np.zeros(rows, dtype=bool) for rows in table.rows]
     with plain_errors():
@@ -176,7 +176,7 @@ def run(
     if workers < 1 or concurrency < 1:
         raise InputError("workers and concurrency must be at least 1", fix="give 1 or more")
     parse_budget(budget, 1, rates)
-    table = _prepared(dataset, forecaster, max_tokens, rates, processes, reading)
+    table = _prepared(dataset, forecaster, max_tokens, rates, processes, workers, reading)
     supply = parse_budget(budget, table.size, rates)
     with plain_errors():
         market = market_of(table, rates, gather)
@@ -237,6 +237,7 @@ def _prepared(
     max_tokens: int | None,
     rates: Rates,
     processes: int | None,
+    workers: int,
     reading: dict[str, Any],
 ) -> Table:
     ray = connect()
@@ -245,4 +246,4 @@ def _prepared(
     known = Reading(fields=fields, template=template, max_tokens=max_tokens, rates=rates, **reading)
     if processes is None:
         processes = max(1, int(ray.cluster_resources().get("CPU", 2)) // 2)
-    return prepare(dataset, known, forecaster, processes)
+    return prepare(dataset, known, forecaster, processes, workers)

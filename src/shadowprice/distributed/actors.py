@@ -150,8 +150,8 @@ def _grader(gold: dict[str, tuple[str, str]]) -> Grader | None:
 class ShardActor:
     """The numbers of some blocks, and the part of the market that they are."""
 
-    def __init__(self, *tables: pyarrow.Table) -> None:
-        self._blocks = [numbers_in(table) for table in tables]
+    def __init__(self, *blocks: dict[str, NDArray[Any]]) -> None:
+        self._blocks = blocks
         self._shard, self._waiting = Shard(expected_curves(Forecast([]), np.zeros(0))), np.zeros(0, dtype=np.intp)
 
     def pid(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +11,8 @@ from types import ModuleType
 from shadowprice.errors import InputError, MissingExtra, ShadowpriceError
 
 # A cluster that is started here is for this machine: its processes are addressed by the loopback interface.
-_LOCAL = {"include_dashboard": False, "_node_ip_address": "127.0.0.1", "log_to_driver": False}
+_LOCAL = {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+_QUIET = {"log_to_driver": False, "logging_level": logging.WARNING}
 
 
 def load_ray() -> ModuleType:
@@ -40,9 +42,9 @@ def connect(address: str | None = None, **options: object) -> ModuleType:
     if not ray.is_initialized():
         try:
             if address:
-                ray.init(address=address, log_to_driver=False, **options)
+                ray.init(address=address, **{**_QUIET, **options})
             else:
-                ray.init(address="local", **{**_LOCAL, **options})
+                ray.init(address="local", **{**_LOCAL, **_QUIET, **options})
         except (ConnectionError, RuntimeError, ValueError) as error:
             line = " ".join(str(error).split())[:200]
             raise InputError(f"--ray {address or ''}: no cluster there: {line}", fix="check the address") from None

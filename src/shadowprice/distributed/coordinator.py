@@ -35,7 +35,7 @@ class Settled(NamedTuple):
 
     units    what it cost
     line     its result, a part of its answer, or a note why there is none, by its `kind`
-    exposed  units that were not charged because a server said that it generated nothing
+    exposed  units that were not charged because a server says that it generated nothing
     """
 
     request: str
@@ -89,6 +89,7 @@ class Coordinator:
         self._ledger = Ledger.reopen(path, charge_lost=False)
         self._rates, self._exposure, self._stop = rates, exposure, ""
         self._exposed = self._most_reserved = 0
+        grants: dict[int, int] = {}
         self._found = self._ledger.open_reservations()  # by an earlier process: their owners may ask again
         self._held: set[str] = set()  # taken from this process
         self._ended: set[str] = set()  # without a result, and not to be sent again
@@ -96,6 +97,11 @@ class Coordinator:
             charged = entry.kind in ("settle", "orphan") and entry.units and not entry.answered
             if entry.request and (charged or (entry.id > since and entry.kind == "note")):
                 self._ended.add(entry.request)
+            if entry.kind == "reserve":
+                grants[entry.id] = entry.units
+            elif entry.reservation is not None:
+                grant = grants.pop(entry.reservation)
+                self._exposed += grant if entry.kind == "free" and entry.id > since else 0
 
     def exchange(self, messages: Sequence[Message]) -> list[Reply]:
         """Answers messages in order, with one wait for the disk."""
@@ -158,13 +164,14 @@ class Coordinator:
 
     def _settle(self, settled: Sequence[Settled]) -> None:
         ledger, notes = self._ledger, {}
-        opened, ends = ledger.open_reservations(), []
+        ends: list[Settlement] = []
+        closed: set[int] = set()
         for each in settled:
             name, line = each.request, each.line
             if each.reservation:
-                if opened.get(name, (None, 0))[0] != each.reservation:
+                if each.reservation in closed or not ledger.is_open(each.reservation, name):
                     continue  # it was settled before, and the answer was lost
-                del opened[name]
+                closed.add(each.reservation)
                 self._held.discard(name)
                 self._found.pop(name, None)
                 ends.append(_end_of(each))

@@ -83,7 +83,9 @@ class Sharded:
                 size = 0
         self._parts = [slice(low, high) for low, high in pairwise(ends)]
         made = ray.remote(ShardActor).options(num_cpus=0, scheduling_strategy="SPREAD")
-        self._actors = [made.remote(*blocks[part]) for part in self._parts]
+        read = ray.remote(numbers_in)  # without the texts, which stay where they are
+        numbers = [read.remote(block) for block in blocks]
+        self._actors = [made.remote(*numbers[part]) for part in self._parts]
 
     @property
     def names(self) -> NDArray[np.uint64]:

@@ -186,6 +186,8 @@ class Job:
 
     def _tell(self, running: int) -> None:
         ray = load_ray()
+        if self.stopped:  # again, in case it was started again meanwhile
+            self.coordinator.stop.remote(self.stopped)
         try:
             balance = ray.get(self.coordinator.balance.remote(), timeout=_TICK)
         except Exception:  # it is being started again

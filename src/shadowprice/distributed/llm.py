@@ -26,17 +26,26 @@ if TYPE_CHECKING:
 _SAMPLING = ("temperature", "top_p", "seed", "stop", "presence_penalty", "frequency_penalty")
 
 
-def generate(plan: Plan, *, model: str, batch_size: int = 64, concurrency: int = 1, **engine: Any) -> ray.data.Dataset:
+def generate(
+    plan: Plan,
+    *,
+    model: str,
+    batch_size: int = 64,
+    concurrency: int = 1,
+    engine: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> ray.data.Dataset:
     """Answers the admitted rows of a plan: id, outcome, text, tokens; declined rows are rows, too.
 
-    engine  `engine_kwargs` of vLLM, such as max_model_len
+    engine   options of vLLM, such as max_model_len
+    options  of Ray's `vLLMEngineProcessorConfig`; without a GPU, placement_group_config={"bundles": [{"CPU": 1}]}
     """
     try:
         from ray.data.llm import build_processor, vLLMEngineProcessorConfig
     except ImportError:
         raise MissingExtra("vllm", "vLLM in Ray") from None
     config = vLLMEngineProcessorConfig(
-        model_source=model, engine_kwargs=engine, batch_size=batch_size, concurrency=concurrency
+        model_source=model, engine_kwargs=dict(engine or {}), batch_size=batch_size, concurrency=concurrency, **options
     )
     processor = build_processor(config, preprocess=to_prompt, postprocess=to_answer)
     planned = plan.to_dataset()

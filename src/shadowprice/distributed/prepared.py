@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     import ray.data
 
 _BATCH = 4096  # rows that are forecast together
-_BLOCK = 2000  # rows that a worker serves before it is given the next
+# What a worker serves before it is given the next: at its end some of its requests wait for the last ones.
+_BLOCK, _BLOCKS = 20_000, 8  # rows at most; blocks for each worker at least
 
 
 @dataclass
@@ -44,8 +45,10 @@ class Table:
             yield names, forecast_from(columns)
 
 
-def prepare(dataset: ray.data.Dataset, reading: Reading, forecaster: Predictor | None, processes: int) -> Table:
-    """Forecasts every row, in several processes; each has one forecaster."""
+def prepare(
+    dataset: ray.data.Dataset, reading: Reading, forecaster: Predictor | None, processes: int, workers: int
+) -> Table:
+    """Forecasts every row, in several processes; each has one forecaster. The blocks are for so many workers."""
     ray = load_ray()
     dataset.context.execution_options.preserve_order = True
     pool = load_data().ActorPoolStrategy(min_size=1, max_size=max(1, processes))
@@ -60,7 +63,7 @@ def prepare(dataset: ray.data.Dataset, reading: Reading, forecaster: Predictor |
         count = table.count()
         if count == 0:
             raise InputError("has no rows", path=reading.label, fix="give one or more")
-        blocks = max(1, -(-count // _BLOCK))
+        blocks = max(-(-count // _BLOCK), min(count, _BLOCKS * workers))
         if table.num_blocks() < blocks:
             table = table.repartition(blocks).materialize()
         refs = table.to_arrow_refs()
