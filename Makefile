@@ -5,6 +5,7 @@
 # make check  ruff, mypy --strict, layers, documentation
 # make simulate   simulated runs from seeds: SEEDS=10000 takes a few minutes; a failure prints its seed
 # make bench  speed, as ratios measured side by side (benchmarks/)
+# make bench-gateway  the gateway beside LiteLLM's proxy: cost, overspending, hostile clients
 # make litellm    LiteLLM's proxy in front of the embedded model: usage and limits, token for token
 # make docs   regenerate what README and docs show: figure and numbers of a reproduction, outputs, help texts
 # make traces collect the recorded answers that the package ships: an hour or two
@@ -14,7 +15,7 @@ BIN := $(VENV)/bin
 RUNS := $(VENV)/.runs
 READY := $(VENV)/.ready
 
-.PHONY: demo demo-math test fast check simulate bench litellm docs traces clean
+.PHONY: demo demo-math test fast check simulate bench bench-gateway litellm docs traces clean
 
 demo: $(RUNS)
 	$(BIN)/shadowprice demo
@@ -57,6 +58,17 @@ litellm: $(READY) build/litellm/bin/litellm
 build/litellm/bin/litellm:
 	$(PYTHON) -m venv build/litellm
 	build/litellm/bin/python -m pip install --quiet --disable-pip-version-check 'litellm[proxy]'
+
+# The gateway beside LiteLLM's proxy: what it costs, whether budgets hold, hostile clients. Half an hour.
+bench-gateway: $(READY) build/litellm/bin/litellm
+	$(BIN)/python benchmarks/gateway.py
+	$(BIN)/python benchmarks/gateway.py --memory 200000
+	$(BIN)/python benchmarks/overspend.py
+	$(BIN)/python benchmarks/hostile.py
+
+# For the test of the gateway with the openai client for Node.
+build/node/node_modules/openai:
+	npm install --prefix build/node openai
 
 docs: $(READY)
 	$(BIN)/shadowprice reproduce --out build/reproduce

@@ -137,7 +137,13 @@ def _started(command: list[str], port: int, health: str, folder: Path, **environ
                     if process.poll() is not None:
                         raise RuntimeError((folder / f"log-{port}").read_text()[-2000:]) from None
                     time.sleep(0.1)
-            yield Running(f"http://127.0.0.1:{port}/v1", process)
+            running = Running(f"http://127.0.0.1:{port}/v1", process)
+            for _ in range(90):  # until all of its processes have started, and wait
+                before = running.cpu()
+                time.sleep(1.0)
+                if running.cpu() - before < 0.1:
+                    break
+            yield running
         finally:
             if process.poll() is None:
                 process.terminate()

@@ -12,7 +12,7 @@ answers. The exit code is 1 if ours is ever over.
     no limit        the same without a limit of their own
     last tokens     a budget of 2,050: what is left is less than what a request asks for
     two workers     two processes of one gateway
-    two, restarted  the same, with all processes killed (kill -9) and started again after every 100 requests
+    restarted       the same, with all processes killed (kill -9) and started again after every 100 requests
     barrier         1,000 clients that start at one moment: streams and not, some leave, some retry; two workers
     killed          kill -9 and restart in the middle of streams, again and again
     roll-over       a budget per minute, and requests all the time while two minutes end: three budgets in all
@@ -187,7 +187,7 @@ def main() -> int:
         "no limit": lambda start: at_once(start),
         "last tokens": lambda start: at_once(start, max_tokens=100, budget=BUDGET + 50),
         "two workers": lambda start: at_once(start, workers=2, max_tokens=100),
-        "two, restarted": restarted,
+        "restarted": restarted,
     }
     alone: dict[str, Callable[[], tuple[int, int]]] = {
         "barrier": lambda: barrier(options.clients),

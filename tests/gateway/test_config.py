@@ -23,7 +23,7 @@ fallbacks = ["large"]
 name = "large"
 base_url = "https://example.org/v1"
 model = "large-2"
-rates = { input = 1, output = "4.00" }
+rates = { input = 1, output = 4.00 }
 
 [[team]]
 name = "search"
@@ -80,8 +80,8 @@ def test_all_of_it(read):
         ('"1M/day"', '"1M/week"', None, "1M/week"),
         ('"http://127.0.0.1:8000/v1/"', '"127.0.0.1"', 8, "base_url"),
         ("rates = { input = 0.15, cached = 0.05, output = 0.60 }", "rates = { output = 1 }", 10, "rates"),
-        ('rates = { input = 1, output = "4.00" }', "", None, "cost of 'large' is unknown"),
-        ('api_key_env = "SMALL_KEY"', 'api_key_env = "NOT_SET"', 12, "$NOT_SET is not set"),
+        ("rates = { input = 1, output = 4.00 }", "", None, "cost of 'large' is unknown"),
+        ('api_key_env = "SMALL_KEY"', 'api_key_env = "NOT_SET"', 12, "NOT_SET is not set"),
         ('api_key_env = "SMALL_KEY"', 'api_key = "sk-1234"', 12, "environment"),
         ('fallbacks = ["large"]', 'fallbacks = ["huge"]', 14, "no route 'huge'"),
         ('name = "large"', 'name = "small"', 17, "used twice"),

@@ -1,13 +1,15 @@
 import asyncio
 import json
+from dataclasses import replace
 
 import pytest
 
 from shadowprice.errors import Denied, Refused, Unavailable
+from shadowprice.gateway.appraisal import Appraiser
 from shadowprice.gateway.upstreams import Route, Upstream, Upstreams, can_fall_back
 
 from ..backends.hostile import Server
-from .inside import configured, run, served
+from .inside import Alike, configured, run, served
 from .upstream import LENGTH, model
 
 ROUTES = [
@@ -146,10 +148,56 @@ class TestFallbacks:
         async def work(first):
             async with served(configured(tmp_path, TWO.format(first=first.url, second=first.url)), tmp_path) as client:
                 _, content, _ = await client.ask("GET", "/v1/models")
-                assert [each["id"] for each in content["data"]] == ["first", "second"]
+                assert [each["id"] for each in content["data"]] == ["first", "second", "auto"]
                 status, content, _ = await client.chat(model="other")
                 assert (status, content["error"]["code"]) == (404, "model_not_found")
                 assert (await client.chat(model="m2"))[1]["usage"]["completion_tokens"] == LENGTH
 
         with Server(model) as first:
             run(work(first))
+
+
+CHOICE = """
+budgets = ["$1"]
+[[route]]
+name = "small"
+base_url = "{url}"
+model = "m1"
+rates = {{ input = 0, output = 1 }}
+[[route]]
+name = "large"
+base_url = "{url}"
+model = "m2"
+rates = {{ input = 0, output = 10 }}
+[[tenant]]
+name = "a"
+key_env = "TENANT_A"
+[[tenant]]
+name = "b"
+key_env = "TENANT_B"
+models = ["small", "auto"]
+"""
+
+
+@pytest.mark.parametrize(("price", "value", "model_used"), [(5e-7, "0.8", "m1"), (5e-7, "20", "m2"), (0, "1", "m2")])
+def test_auto_chooses_the_route_on_which_a_request_gains_most(tmp_path, monkeypatch, price, value, model_used):
+    """The large model is more often correct, and ten times as dear: it is worth it for valuable requests."""
+    monkeypatch.setenv("TENANT_A", "tenant-a-key")
+    monkeypatch.setenv("TENANT_B", "tenant-b-key")
+
+    async def work(url):
+        config = configured(tmp_path, CHOICE.format(url=url))
+        async with served(config, tmp_path, Alike(200.0, 0.4)) as client:
+            gateway = client.app.gateway
+            monkeypatch.setattr(gateway.prices, "price", lambda account, rate=1.0: price)  # of a nano-dollar
+            gateway._appraisers["large"] = Appraiser(Alike(200.0, 0.9))
+            large = gateway.upstreams.choose("large")[0]
+            large.route = replace(large.route, forecaster="large")
+            headers = {"x-shadowprice-value": value}
+            status, _, _ = await client.chat("tenant-a-key", headers, model="auto", max_tokens=300)
+            assert (status, server.requests[-1].body["model"]) == (200, model_used)
+            status, _, _ = await client.chat("tenant-b-key", {"x-shadowprice-value": "20"}, model="auto")
+            assert (status, server.requests[-1].body["model"]) == (200, "m1")  # all that it may use
+
+    with Server(model) as server:
+        run(work(server.url))

@@ -32,7 +32,7 @@ from shadowprice.formats.files import read_regular
 from shadowprice.formats.jsonl import decoded
 from shadowprice.types import Request
 
-__all__ = ["Route", "check_contexts", "read_routes"]
+__all__ = ["Lines", "Route", "check_contexts", "parse_route", "read_routes"]
 
 _RATES = ("input", "output", "cached")
 _REQUIRED = "name", "rates"
@@ -81,7 +81,7 @@ def read_routes(path: str | os.PathLike[str], environ: Mapping[str, str] | None 
         raise InputError(
             f"is not TOML: {problem}", path=path, line=int(found[1]) if found else None, fix="see docs/routes.md"
         ) from None
-    lines = _Lines(path, text)
+    lines = Lines(path, text)
     if unknown := next((key for key in content if key != "route"), None):
         lines.fail(
             f"unknown key {unknown!r:.60}", None, unknown, fix="a file of routes has [[route]] tables and nothing else"
@@ -92,7 +92,7 @@ def read_routes(path: str | os.PathLike[str], environ: Mapping[str, str] | None 
     if len(tables) > _MOST:
         raise InputError(f"has {len(tables)} routes", path=path, fix=f"{_MOST} are the most")
     environment = os.environ if environ is None else environ
-    routes = [_route(table, number, lines, environment) for number, table in enumerate(tables)]
+    routes = [parse_route(table, number, lines, environment) for number, table in enumerate(tables)]
     for number, route in enumerate(routes):
         if any(route.name == other.name for other in routes[:number]):
             lines.fail(f"a second route {route.name!r:.60}", number, "name", fix="give each its own name")
@@ -112,13 +112,13 @@ def check_contexts(routes: Sequence[Route], requests: Sequence[Request]) -> None
             raise InputError(f"route {route.name}: {problem}", fix="raise its context, or remove the route")
 
 
-class _Lines:
-    """Where things are in the file, for messages."""
+class Lines:
+    """Where things are in a file with `[[kind]]` tables, for messages."""
 
-    def __init__(self, path: str | os.PathLike[str], text: str) -> None:
+    def __init__(self, path: str | os.PathLike[str], text: str, kind: str = "route") -> None:
         self.path = path
         self._lines = text.splitlines()
-        self._tables = [at for at, line in enumerate(self._lines) if re.match(r"\s*\[\[\s*route\s*\]\]", line)]
+        self._tables = [at for at, line in enumerate(self._lines) if re.match(rf"\s*\[\[\s*{kind}\s*\]\]", line)]
 
     def fail(self, problem: str, number: int | None, key: str, *, fix: str) -> NoReturn:
         """Raises an error about a key of the table with this number; None: a key outside of tables."""
@@ -131,7 +131,8 @@ class _Lines:
         raise InputError(problem, path=self.path, line=next(own, first) + 1, fix=fix)
 
 
-def _route(table: dict[str, Any], number: int, lines: _Lines, environ: Mapping[str, str]) -> Route:
+def parse_route(table: dict[str, Any], number: int, lines: Lines, environ: Mapping[str, str]) -> Route:
+    """A `[[route]]` table, checked; `number`: which one in its file, from 0."""
     name = table.get("name")
     label = f"route {name!r:.60}" if isinstance(name, str) and name else f"route {number + 1}"
 

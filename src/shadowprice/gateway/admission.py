@@ -24,7 +24,7 @@ from shadowprice.market import Expected
 from shadowprice.market.posted import Offers
 from shadowprice.types import Forecast, Usage
 
-__all__ = ["KINDS", "Decision", "Purse", "Terms", "decide", "decide_reading"]
+__all__ = ["KINDS", "Decision", "Purse", "Terms", "decide", "decide_reading", "surplus"]
 
 Kind = Literal["granted", "shrunk", "declined", "exhausted"]
 KINDS: tuple[Kind, ...] = ("granted", "shrunk", "declined", "exhausted")
@@ -154,6 +154,15 @@ def decide(forecast: Forecast, terms: Terms, purses: Sequence[Purse], offers: Ma
             grant, why = fair, f"little is left of {_name(purses, rooms)}"
     grant = min(room, max(grant, min(_LEAST, most)))
     return decided("granted", grant, "as asked") if grant == most else decided("shrunk", grant, why)
+
+
+def surplus(purses: Sequence[Purse], offers: Mapping[bool, Offers]) -> float:
+    """What a request gains on a route, less what that costs at the posted prices: of the dearest account."""
+    found = []
+    for purse in purses:
+        bought = offers[purse.account.money].at(purse.price)
+        found.append(float(bought.gain[0] - purse.price * bought.cost[0]))
+    return min(found, default=0.0)
 
 
 def decide_reading(terms: Terms, purses: Sequence[Purse]) -> Decision:

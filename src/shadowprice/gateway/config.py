@@ -36,8 +36,8 @@ from pathlib import Path
 from typing import Any
 
 from shadowprice.accounts.windows import Account
-from shadowprice.cost import Rates
 from shadowprice.errors import InputError
+from shadowprice.formats.routes import Lines, parse_route
 from shadowprice.gateway.tenants import (
     TENANT_FIELDS,
     Tenant,
@@ -60,6 +60,7 @@ _TOP = (
 )  # fmt: skip
 _ROUTE = (
     "name", "base_url", "model", "rates", "context", "api_key_env", "max_concurrency", "fallbacks",
+    "forecaster",
 )  # fmt: skip
 _LITERAL = {"api_key": "api_key_env", "key": "key_env", "admin_key": "admin_key_env"}
 
@@ -113,7 +114,7 @@ def read_config(path: str | os.PathLike[str]) -> Config:
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot be read: {error}", path=path, fix="give a TOML file in UTF-8") from None
     try:
-        return _parse(text)
+        return _parse(text, path)
     except tomllib.TOMLDecodeError as error:
         found = re.search(r"\(at line (\d+), column \d+\)", str(error))
         message = re.sub(r"\s*\(at .*\)$", "", str(error))
@@ -121,7 +122,7 @@ def read_config(path: str | os.PathLike[str]) -> Config:
     except _At as at:
         raise InputError(at.error.problem, path=path, line=_line(text, at), fix=at.error.fix) from None
     except InputError as error:
-        raise InputError(error.problem, path=path, fix=error.fix) from None
+        raise error if error.line else InputError(error.problem, path=path, fix=error.fix) from None
 
 
 class _At(Exception):
@@ -145,10 +146,10 @@ def _line(text: str, at: _At) -> int | None:
     return start + 1 if at.kind else None
 
 
-def _parse(text: str) -> Config:
+def _parse(text: str, path: str | os.PathLike[str]) -> Config:
     top = tomllib.loads(text)
 
-    def each(kind: str, parse: Callable[[dict[str, Any]], Any]) -> list[Any]:
+    def each(kind: str, parse: Callable[[dict[str, Any], int], Any]) -> list[Any]:
         tables = top.get(kind, [])
         if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
             raise _At(InputError(f"{kind} is not a list of tables", fix=f"write [[{kind}]] above each"))
@@ -156,19 +157,19 @@ def _parse(text: str) -> Config:
         for index, table in enumerate(tables):
             try:
                 _no_literals(table)
-                found.append(parse(table))
+                found.append(parse(table, index))
                 if [other.get("name") for other in tables[:index]].count(table["name"]):
                     raise InputError(f"name {table['name']!r} is used twice", fix="give each its own")
             except InputError as error:
-                raise _At(error, kind, index) from None
+                raise error if error.line else _At(error, kind, index) from None
         return found
 
-    def team(table: dict[str, Any]) -> tuple[str, tuple[Account, ...]]:
+    def team(table: dict[str, Any], _: int) -> tuple[str, tuple[Account, ...]]:
         check_fields(table, ("name", "budgets"))
         name = parse_name(table)
         return name, parse_accounts(f"team {name}", table.get("budgets", []))
 
-    def tenant(table: dict[str, Any]) -> Tenant:
+    def tenant(table: dict[str, Any], _: int) -> Tenant:
         check_fields(table, (*TENANT_FIELDS, "key_env"))
         given = {name: value for name, value in table.items() if name != "key_env"}
         if variable := table.get("key_env"):
@@ -184,7 +185,8 @@ def _parse(text: str) -> Config:
         scalars = _scalars(top)
     except InputError as error:
         raise _At(error) from None
-    routes = each("route", _route)
+    lines = Lines(path, text)
+    routes = each("route", lambda table, number: _route(table, number, lines))
     if not routes:
         raise InputError("no [[route]]", fix='add [[route]] with name = "small" and base_url = "http://..."')
     names = {route.name for route in routes}
@@ -238,30 +240,28 @@ def _scalars(top: Mapping[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _route(table: Mapping[str, Any]) -> Route:
+def _route(table: dict[str, Any], number: int, lines: Lines) -> Route:
+    """As in a file of routes (`formats.routes`), with fallbacks; rates are needed only for budgets in money."""
     check_fields(table, _ROUTE)
-    name, url, model = table.get("name"), table.get("base_url"), table.get("model", "")
-    if not isinstance(name, str) or not 0 < len(name) <= 200:
-        raise InputError(f"name is {name!r:.40}", fix='give each route a name, as "small"')
-    if not isinstance(url, str) or not re.match(r"https?://[^/]", url):
-        raise InputError(f"base_url is {url!r:.60}", fix="write it as http://127.0.0.1:8000/v1")
-    if not isinstance(model, str):
-        raise InputError(f"model is {model!r:.40}", fix="give the name that the server knows, or leave it out")
-    rates = table.get("rates")
-    if rates is not None:
-        if not isinstance(rates, dict):
-            raise InputError("rates is not a table", fix="write it as { input = 0.15, cached = 0.05, output = 0.60 }")
-        check_fields(rates, ("input", "cached", "output"))
-        if "input" not in rates or "output" not in rates:
-            raise InputError("rates has no input or output", fix="write it as { input = 0.15, output = 0.60 }")
-        rates = Rates.dollars(rates["input"], rates["output"], rates.get("cached"))
     fallbacks = table.get("fallbacks", [])
     if not isinstance(fallbacks, list) or not all(isinstance(each, str) for each in fallbacks):
         raise InputError("fallbacks is not a list of names", fix='write it as fallbacks = ["large"]')
-    variable = table.get("api_key_env")
-    key = _needed(variable, "api_key_env") if variable is not None else ""
-    context, most = parse_count(table, "context"), parse_count(table, "max_concurrency")
-    return Route(name, url.rstrip("/"), model, rates, context, key, most, tuple(fallbacks))
+    given = {"rates": {"input": 0, "output": 1}, **table}
+    given.pop("fallbacks", None)
+    route = parse_route(given, number, lines, os.environ)
+    key = route.api_key() if route.api_key_env else ""
+    register_secret(key)
+    return Route(
+        route.name,
+        route.base_url.rstrip("/"),
+        route.model,
+        route.rates if "rates" in table else None,
+        route.context,
+        key,
+        route.max_concurrency,
+        tuple(fallbacks),
+        route.forecaster or "",
+    )
 
 
 def _needed(variable: Any, field: str) -> str:

@@ -18,9 +18,9 @@ from shadowprice.accounts.owner import Shortage
 from shadowprice.accounts.tree import Reservation, Tree
 from shadowprice.accounts.windows import Account
 from shadowprice.errors import InputError, LedgerError, MarketError, MissingExtra
-from shadowprice.forecast import Predictor
+from shadowprice.forecast import Predictor, load
 from shadowprice.formats.limits import ENDPOINTS
-from shadowprice.gateway.admission import Decision, Terms, decide, decide_reading
+from shadowprice.gateway.admission import Decision, Terms, decide, decide_reading, surplus
 from shadowprice.gateway.appraisal import Appraisal, Appraiser
 from shadowprice.gateway.bodies import EMBEDDINGS, Ask, limited, parse_ask
 from shadowprice.gateway.config import Config
@@ -31,7 +31,7 @@ from shadowprice.gateway.prices import Prices
 from shadowprice.gateway.records import Record, Records
 from shadowprice.gateway.relay import Attempt, error_response, pass_on
 from shadowprice.gateway.tenants import Directory, Tenant
-from shadowprice.gateway.upstreams import Route, Upstream, Upstreams, can_fall_back
+from shadowprice.gateway.upstreams import AUTO, Route, Upstream, Upstreams, can_fall_back
 
 try:
     from aiohttp import web
@@ -58,7 +58,8 @@ class Gateway:
         self.counts: Counter[str] = Counter(clients_left=0, fallbacks=0, ledger_errors=0, refused=0)
         self.seconds = Histogram()
         self.open = 0  # requests under way
-        self._appraise = Appraiser(forecaster)
+        folders = {route.forecaster for route in config.routes if route.forecaster}
+        self._appraisers = {"": Appraiser(forecaster), **{folder: Appraiser(load(folder)) for folder in folders}}
         self._intake = Intake()
         self._leasing = asyncio.Lock()
 
@@ -117,6 +118,7 @@ class Gateway:
 
     def _models(self, tenant: Tenant) -> web.Response:
         names = [name for name in self.upstreams.names if tenant.models is None or name in tenant.models]
+        names += [AUTO] if self.upstreams.choices else []
         models = [{"id": name, "object": "model", "created": 0, "owned_by": "shadowprice"} for name in names]
         return web.json_response({"object": "list", "data": models})
 
@@ -148,7 +150,10 @@ class Gateway:
     ) -> tuple[web.StreamResponse, bytes | None]:
         """The answer of the first route that has one, and what was sent of a stream."""
         allowed = tenant.models is None or ask.model in tenant.models
-        routes = self.upstreams.choose(ask.model) if allowed else []
+        if ask.model == AUTO and self.upstreams.choices:
+            routes = await self._by_surplus(tenant, ask, record.value)
+        else:
+            routes = self.upstreams.choose(ask.model) if allowed else []
         if not routes:
             message = f"the model {ask.model!r:.60} does not exist"
             return error_response(404, "model_not_found", message, param="model"), None
@@ -170,13 +175,26 @@ class Gateway:
             self.records.event("fallback", route=upstream.route.name, reason=str(attempt.failure))
         return answer if reply is None else reply, None
 
+    async def _by_surplus(self, tenant: Tenant, ask: Ask, value: float) -> list[Upstream]:
+        """The routes that the tenant may use, the one first on which the request gains most at the posted prices."""
+        gains = []
+        for upstream in self.upstreams.choices:
+            if tenant.models is None or upstream.route.name in tenant.models:
+                terms = self._terms(ask, tenant, upstream.route, value)
+                found = await self._appraisers[upstream.route.forecaster](ask.text, terms)
+                assert found.offers is not None
+                gains.append((surplus(self.prices.purses(tenant.path, terms), found.offers), upstream))
+        ranked = sorted(gains, key=lambda pair: -pair[0])  # stable: the first of those that are alike
+        return self.upstreams.usable([upstream for _, upstream in ranked])
+
     async def _attempt(
         self, request: web.BaseRequest, tenant: Tenant, ask: Ask, upstream: Upstream, record: Record, *, again: bool
     ) -> tuple[Attempt | None, web.StreamResponse]:
         """Decided, reserved, sent and charged on its own; None if it was declined."""
         terms, path = self._terms(ask, tenant, upstream.route, record.value), tenant.path
         wanted = not terms.reads and self.prices.needs_offers(path, terms)
-        appraisal = None if terms.reads else await self._appraise(ask.text, terms, wanted)
+        appraise = self._appraisers[upstream.route.forecaster]
+        appraisal = None if terms.reads else await appraise(ask.text, terms, wanted)
         decision, held = await self._reserve(path, terms, appraisal)
         if appraisal and not again:
             self.prices.arrived(path, decision, appraisal.offers)

@@ -24,7 +24,9 @@ try:
 except ImportError:
     raise MissingExtra("gateway", "the gateway") from None
 
-__all__ = ["HOP", "Route", "Upstream", "Upstreams"]
+__all__ = ["AUTO", "HOP", "Route", "Upstream", "Upstreams", "can_fall_back"]
+
+AUTO = "auto"  # the model of a request that leaves the choice to the gateway
 
 _LARGE = 2**20  # bytes; aiohttp wants larger requests as files
 _PAUSE = 5.0  # seconds in which a route that cannot be reached comes after its fallbacks
@@ -55,6 +57,7 @@ class Route:
     api_key: str = ""
     max_concurrency: int | None = None
     fallbacks: tuple[str, ...] = ()
+    forecaster: str = ""  # a folder; "": that of the gateway
 
 
 class Upstream:
@@ -104,6 +107,12 @@ class Upstreams:
         return list(self._all)
 
     @property
+    def choices(self) -> list[Upstream]:
+        """The routes among which `auto` chooses, if there are several and none has that name."""
+        named = [each for each in self._all.values() if each.route.model]
+        return named if len(named) > 1 and AUTO not in self._all else []
+
+    @property
     def takes_any(self) -> Upstream | None:
         """The route that takes any model, if there is one."""
         return next((each for each in self._all.values() if not each.route.model), None)
@@ -118,11 +127,12 @@ class Upstreams:
             found = next(iter(every))
         if not found:
             return []
-        order = [found, *(self._all[name] for name in found.route.fallbacks)]
-        order = list(dict.fromkeys(order))
-        # Fallbacks first while a route cannot be reached, and while it has as many requests as it may.
+        return self.usable([found, *(self._all[name] for name in found.route.fallbacks)])
+
+    def usable(self, routes: Sequence[Upstream]) -> list[Upstream]:
+        """In this order; last those that cannot be reached, and those that have as many requests as they may."""
         now = time.monotonic()
-        return sorted(order, key=lambda each: bool(each.violation) or each.down > now or each.busy)
+        return sorted(dict.fromkeys(routes), key=lambda each: bool(each.violation) or each.down > now or each.busy)
 
     def state(self) -> list[dict[str, Any]]:
         """What is known about every route, for operators."""
