@@ -6,6 +6,8 @@ without the pool's model and without its questions. Variants, all on the same st
     elsewhere     the forecaster as it is: the run learns as it goes
     + 100         adapted to 100 traces, which are left out of the streams
     all alike     one forecast for all questions, calibrated on the pool
+    scout         + 100, where another model has answered at least half of the questions: the length of its answer
+                  revises the forecast (`forecast.revise`)
 
 `closed` is the share of the way from the paper's CLEAR (reserved, forecasts of "+ 100") to the oracle that the index
 goes: the mean over four streams and budgets of 0.25, 0.5 and 1 times the median length. Intervals are 95% bootstrap
@@ -26,6 +28,7 @@ from numpy.typing import NDArray
 
 from shadowprice.forecast.calibration import Calibration
 from shadowprice.forecast.evaluation import evaluate
+from shadowprice.forecast.revise import Evidence, Reviser
 from shadowprice.forecast.splits import question_key
 from shadowprice.forecast.text import TextForecaster
 from shadowprice.formats.traces import read_traces
@@ -41,6 +44,7 @@ RESAMPLES = 400
 
 TABLES = (
     ("questions", "median", "cut", "Spearman elsewhere", "Spearman + 100", "AUC elsewhere", "AUC + 100"),
+    ("Spearman scout", "AUC scout", "80% scout", "ECE scout", "closed scout", "behind scout"),
     ("80% elsewhere", "80% + 100", "ECE elsewhere", "ECE + 100"),
     ("closed elsewhere", "closed + 100", "least + 100", "closed alike"),
     ("behind elsewhere", "behind + 100", "behind alike"),
@@ -189,8 +193,38 @@ def row(
         "+ 100": adapted[0].predict(asked),
         "alike": alike(rest),
     }
+    if scout := scout_of(pool, files):
+        few = draws[0][0]
+        forecasts["scout"] = with_scout(forecaster, few, rest.under_cap, scout, forecasts["+ 100"])
+        quality(found, "scout", [(forecasts["scout"], rest.under_cap)])
     simulated(found, measure(rest, forecasts, times, seeds))
     return found
+
+
+def scout_of(pool: Recorded, files: Mapping[str, Sequence[Trace]]) -> list[Trace]:
+    """The answers of the model that has answered the most of the pool's questions; of several, the briefest."""
+    own, wanted = model_key(pool.first[0].model), {question_key(trace.prompt) for trace in pool.first}
+    answers: dict[tuple[str, str], dict[str, Trace]] = {}
+    for file, traces in files.items():
+        for trace in traces:
+            if model_key(trace.model) != own and trace.tokens > 0 and (key := question_key(trace.prompt)) in wanted:
+                answers.setdefault((file, trace.model), {}).setdefault(key, trace)
+    shared = max(map(len, answers.values()), default=0)
+    most = [list(each.values()) for each in answers.values() if len(each) == shared]
+    return min(most, key=lambda each: sum(trace.tokens for trace in each)) if 2 * shared >= len(wanted) else []
+
+
+def with_scout(
+    forecaster: TextForecaster, few: Sequence[Trace], rest: Sequence[Trace], scout: Sequence[Trace], usual: Forecast
+) -> Forecast:
+    """Forecasts for `rest`, revised by the scout's answers; those without one are `usual`."""
+    seen, asked = ([trace.prompt for trace in some] for some in (few, rest))
+    reviser = Reviser.fit(forecaster.predict(requests(few)), Evidence.from_traces(seen, scout), few)
+    evidence = Evidence.from_traces(asked, scout)
+    known, others = np.flatnonzero(evidence.known), np.flatnonzero(~evidence.known)
+    revised = reviser.revise(forecaster.predict(requests([rest[i] for i in known.tolist()])), evidence.take(known))
+    both = Forecast.joined([revised, usual.take(others)])
+    return both.take(np.argsort(np.concatenate([known, others])))
 
 
 def quality(found: Row, name: str, forecasts: Sequence[tuple[Forecast, Sequence[Trace]]]) -> None:

@@ -5,6 +5,7 @@ from dataclasses import fields
 from itertools import pairwise
 
 import numpy as np
+import orjson
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from shadowprice import Forecast, InputError, Request
 from shadowprice.forecast import ForecastTable
 from shadowprice.formats.forecasts import forecast_line
+from shadowprice.shape import COUNT, Shape
 
 LENGTHS, SPREADS = st.floats(0.001, 1e6), st.floats(0.01, 10)
 QUERIES = st.fixed_dictionaries(
@@ -88,3 +90,30 @@ def test_parts_may_differ_in_the_fields_they_have():
     assert same(joined, Forecast([10, 20, 30], [0.4, 0.4, 0.5], [1, 1, 0.3], tail=[2, 2, np.inf]))
     assert Forecast.joined([Forecast([10]), Forecast([20])]).tail is None
     assert len(Forecast.joined([])) == 0
+
+
+class TestShape:
+    SHAPE = Shape(tuple(0.1 * i for i in range(COUNT)), tuple(0.05 * i for i in range(COUNT)))
+
+    def test_it_is_on_the_first_line_and_holds_for_all(self, tmp_path):
+        written = Forecast([10.0, 20.0, 30.0], shape=self.SHAPE)
+        lines = [forecast_line(str(i), written, i) for i in range(3)]
+        assert [b"shape" in line for line in lines] == [True, False, False]
+        path = tmp_path / "forecasts.jsonl"
+        path.write_bytes(b"\n".join(lines))
+        assert ForecastTable(path).predict([Request("2", ""), Request("1", "")]).shape == self.SHAPE
+
+    @pytest.mark.parametrize(
+        ("second", "problem"),
+        [
+            ('{"correct": [0, 1], "wrong": [0, 1]}', "2: shape: a shape has 61 cumulative hazards"),
+            ("[1, 2]", "2: shape: not a shape"),
+            (orjson.dumps(Shape((0.0,) * COUNT, (0.0,) * COUNT).to_dict()).decode(), "2: another shape than on"),
+        ],
+    )
+    def test_one_that_is_damaged_or_differs_is_refused(self, tmp_path, second, problem):
+        path = tmp_path / "forecasts.jsonl"
+        first = forecast_line("a", Forecast([10.0], shape=self.SHAPE), 0).decode()
+        path.write_text(f'{first}\n{{"custom_id": "b", "tokens": 5, "shape": {second}}}\n')
+        with pytest.raises(InputError, match=problem):
+            ForecastTable(path)

@@ -12,6 +12,7 @@ import orjson
 
 from shadowprice.errors import InputError, MarketError
 from shadowprice.formats.jsonl import located, read_objects
+from shadowprice.shape import Shape
 from shadowprice.types import Forecast, Request
 
 _FIELDS = ("tokens", "spread", "solve", "tail", "solved_tokens", "solved_spread")
@@ -22,14 +23,15 @@ class ForecastTable:
     """Forecasts by request id, from JSON lines `{"custom_id", "tokens", "spread", "solve"}`.
 
     All but `tokens` may be left out (spread 0.5, solve 1); `tail`, `solved_tokens` and `solved_spread` may be added
-    (see `Forecast`). A request without a line is an error; a line without a request is ignored. `shadowprice forecast`
-    writes such files, with `forecast_line`.
+    (see `Forecast`). A `shape` on any line holds for all of them. A request without a line is an error; a line without
+    a request is ignored. `shadowprice forecast` writes such files, with `forecast_line`.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = path
         self._row: dict[str, int] = {}
         self._values = {name: array("d") for name in _FIELDS}
+        self._shape: Shape | None = None
         for number, record in read_objects(path, form=_FORM):
             try:
                 self._add(record)
@@ -46,7 +48,7 @@ class ForecastTable:
         found: dict[str, Any] = {name: np.frombuffer(values)[rows] for name, values in self._values.items()}
         if np.all(found["tail"] == np.inf):
             del found["tail"]
-        return Forecast(**found)
+        return Forecast(**found, shape=self._shape)
 
     def _add(self, record: dict[str, Any]) -> None:
         name = record.get("custom_id")
@@ -66,17 +68,30 @@ class ForecastTable:
             forecast = Forecast(**given)
         except MarketError as error:
             raise InputError(str(error), fix="fix the number") from None
+        if (shape := record.get("shape")) is not None:
+            self._add_shape(shape)
         self._row[name] = len(self._row)
         for field, values in self._values.items():
             value = getattr(forecast, field)
             values.append(np.inf if value is None else value.item())
 
+    def _add_shape(self, record: Any) -> None:
+        try:
+            shape = Shape.from_dict(record)
+        except ValueError as error:
+            raise InputError(f"shape: {error}", fix="remove it, or write the forecasts again") from None
+        if self._shape not in (None, shape):
+            raise InputError("another shape than on an earlier line", fix="give each its own file")
+        self._shape = shape
+
 
 def forecast_line(custom_id: str, forecast: Forecast, position: int) -> bytes:
-    """The line that `ForecastTable` reads as the forecast at `position`."""
+    """The line that `ForecastTable` reads as the forecast at `position`; the first has the shape of all."""
     record: dict[str, Any] = {"custom_id": custom_id}
     for field in _FIELDS:
         values = getattr(forecast, field)
         if values is not None and np.isfinite(value := float(values[position] if values.ndim else values)):
             record[field] = value
+    if forecast.shape is not None and position == 0:
+        record["shape"] = forecast.shape.to_dict()
     return orjson.dumps(record)
