@@ -6,11 +6,13 @@ import importlib.util
 import json
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
+_PATIENCE = 600.0  # seconds for one scenario, on a busy machine
 ISOLATED = ["unshare", "--map-root-user", "--net", "--kill-child"]
 
 
@@ -36,7 +38,10 @@ class Cluster:
         """What a scenario found."""
         self.process.stdin.write(json.dumps({"name": name, "arguments": arguments}) + "\n")
         self.process.stdin.flush()
+        alarm = threading.Timer(_PATIENCE, self.process.kill)  # then there is nothing more to read
+        alarm.start()
         reply = self._read()
+        alarm.cancel()
         assert "error" not in reply, reply["error"]
         return reply["found"]
 

@@ -183,7 +183,7 @@ def killed(
                 except Exception:  # it is being started again, or the job has ended
                     continue
 
-        killer = threading.Thread(target=kill)
+        killer = threading.Thread(target=kill, daemon=True)
         killer.start()
         job.run()
         killer.join()
@@ -216,7 +216,7 @@ def speed(workers: int, rows: int, concurrency: int, pause: float) -> dict:
                 time.sleep(0.001)
             times.append((time.perf_counter(), len(server.requests)))
 
-        watcher = threading.Thread(target=watch)
+        watcher = threading.Thread(target=watch, daemon=True)
         watcher.start()
         start = time.perf_counter()
         job.run()

@@ -5,10 +5,11 @@ import orjson
 import pytest
 
 from shadowprice.cost import Rates
-from shadowprice.distributed.tables import Prepare, Reading, digest, forecast_from
+from shadowprice.distributed.tables import Prepare, Reading, digest, forecast_from, shape_of
 from shadowprice.errors import InputError
 from shadowprice.forecast import PromptLength
 from shadowprice.formats.inputs import Fields
+from shadowprice.shape import COUNT, Shape
 from shadowprice.types import Forecast
 
 
@@ -52,6 +53,20 @@ def test_forecasts_survive_the_table():
     assert isinstance(forecast, Forecast)
     assert len(forecast) == 5
     assert forecast.tail is None
+
+
+def test_a_shape_of_lengths_is_the_forecasters_and_not_in_the_table():
+    shape = Shape(tuple(np.linspace(0, 3, COUNT)), tuple(np.linspace(0, 2, COUNT)))
+
+    class Shaped:
+        def predict(self, requests):
+            return Forecast([100.0] * len(requests), shape=shape)
+
+    found = Prepare(Reading(), Shaped()).columns([{"question": "a"}, {"question": "b"}])
+    assert forecast_from(found, shape_of(Shaped())).shape == shape
+    assert forecast_from(found).shape is None
+    joined = Forecast.joined([forecast_from(found, shape), forecast_from(found, shape)])
+    assert joined.shape == shape
 
 
 def test_programs_are_not_graded():

@@ -37,7 +37,7 @@ from shadowprice.distributed.demand import GATHER
 from shadowprice.distributed.jobs import INTERRUPTED, Job
 from shadowprice.distributed.outcomes import RayRun
 from shadowprice.distributed.prepared import Table, market_of, prepare
-from shadowprice.distributed.tables import Reading
+from shadowprice.distributed.tables import Reading, shape_of
 from shadowprice.distributed.worker import Terms
 from shadowprice.engine import Settings
 from shadowprice.engine.executor import USUAL, Progress, Tolerance
@@ -186,7 +186,8 @@ def run(
         **{name: value for name, value in asdict(settings).items() if name not in ("concurrency", "attempts")},
     }
     opened = RunFolder.open(folder, supply, asked, resume)
-    terms = Terms(supply, concurrency, attempts, tolerance, rates)
+    shape = shape_of(forecaster) if settings.accounting == "metered" else None
+    terms = Terms(supply, concurrency, attempts, tolerance, rates, shape)
     job = Job(
         table,
         market,

@@ -112,7 +112,7 @@ class WorkerActor:
                 for request, cap in zip(requests_in(table), caps, strict=True)
             ]
             gold |= gold_in(table)
-        forecast = Forecast.joined([forecast_from(numbers_in(table)) for table in tables])
+        forecast = Forecast.joined([forecast_from(numbers_in(table), self._terms.shape) for table in tables])
         share = Share(
             requests,
             forecast,

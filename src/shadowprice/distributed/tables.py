@@ -21,18 +21,20 @@ import orjson
 
 from shadowprice.arrays import Array
 from shadowprice.cost import TOKENS, Rates, prompt_bound
-from shadowprice.errors import InputError
+from shadowprice.errors import InputError, ShadowpriceError
 from shadowprice.forecast import Predictor, default
 from shadowprice.forecast.shared import SharedText
 from shadowprice.formats.inputs import Fields, rows_as_input
 from shadowprice.formats.requests import check_requests
 from shadowprice.formats.templates import PLAIN
+from shadowprice.shape import Shape
 from shadowprice.types import Forecast, Request
 
 if TYPE_CHECKING:
     import pyarrow
 
-FORECAST = tuple(each.name for each in fields(Forecast))
+# Of a forecast; its shape is the same for all rows, and is not in the table.
+FORECAST = tuple(each.name for each in fields(Forecast) if each.name != "shape")
 NUMBERS = (*FORECAST, "cap", "prompt")
 
 
@@ -111,11 +113,19 @@ def forecast_columns(forecast: Forecast) -> dict[str, Array]:
     }
 
 
-def forecast_from(columns: Mapping[str, Array]) -> Forecast:
+def forecast_from(columns: Mapping[str, Array], shape: Shape | None = None) -> Forecast:
     """The forecast in these columns."""
     tail = columns["tail"]
     own: dict[str, Any] = {name: columns[name] for name in FORECAST if name != "tail"}
-    return Forecast(**own, tail=None if np.isinf(tail).all() else tail)
+    return Forecast(**own, tail=None if np.isinf(tail).all() else tail, shape=shape)
+
+
+def shape_of(forecaster: Predictor | None) -> Shape | None:
+    """The shape of lengths that a forecaster gives to all requests; None: it gives none."""
+    try:
+        return (forecaster or default()).predict([Request("shape", "What is 2 + 2?")]).shape
+    except ShadowpriceError:  # a table of forecasts, by request
+        return None
 
 
 def requests_in(table: pyarrow.Table) -> list[Request]:

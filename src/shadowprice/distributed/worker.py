@@ -19,6 +19,7 @@ from shadowprice.engine.granted import Granted
 from shadowprice.engine.metered import Metered
 from shadowprice.engine.progress import USUAL, Progress, Tolerance
 from shadowprice.formats.results import parse_chunk, parse_result
+from shadowprice.shape import Shape
 from shadowprice.types import Forecast, Request
 
 WAITS, ENDED = 0, 1  # the state of a request after a block was served
@@ -26,13 +27,14 @@ WAITS, ENDED = 0, 1  # the state of a request after a block was served
 
 @dataclass(frozen=True)
 class Terms:
-    """What all workers of a job have in common."""
+    """What all workers of a job have in common; `shape` is that of the lengths in metered accounting."""
 
     budget: int
     concurrency: int = 8
     attempts: int = 4
     tolerance: Tolerance = USUAL
     rates: Rates = TOKENS
+    shape: Shape | None = None
 
 
 @dataclass
