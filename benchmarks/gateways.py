@@ -177,7 +177,7 @@ def litellm(upstream: str, budget: int, folder: Path, *, workers: int = 1, redis
     (folder / "config.yaml").write_text(settings)
     (folder / "auth.py").write_text(_LITELLM_AUTH.format(budget=budget / 1e6))
     command = [str(LITELLM), "--config", "config.yaml", "--host", "127.0.0.1", "--port", str(port)]
-    command += ["--num_workers", str(workers)]
+    command += ["--num_workers", str(workers), "--timeout_worker_healthcheck", "300"]
     quiet = {
         "LITELLM_LOG": "ERROR",
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",

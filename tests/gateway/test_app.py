@@ -2,8 +2,11 @@
 
 import asyncio
 import json
+import time
 
 import pytest
+
+from shadowprice.errors import LedgerError
 
 from ..backends.hostile import Server
 from .inside import CHAT, configured, run, served
@@ -115,6 +118,44 @@ def test_a_mistake_of_the_gateway_is_an_answer_and_not_a_broken_connection(tmp_p
         assert (status, content["error"]["code"]) == (500, "internal_error")
         assert "a request failed" in caplog.text
         assert upstream.requests == []
+
+    money(tmp_path, work)
+
+
+def test_with_a_ledger_that_cannot_be_written_nothing_is_sent(tmp_path, monkeypatch):
+    async def work(client, upstream):
+        def broken(worker, wants):
+            raise LedgerError("the disk is full")
+
+        monkeypatch.setattr(client.app.tree.owner, "lease", broken)
+        status, content, _ = await client.chat()
+        assert (status, content["error"]["code"]) == (503, "ledger_unavailable")
+        assert "the disk is full" in content["error"]["message"]
+        assert upstream.requests == []
+        monkeypatch.undo()
+        assert (await client.chat())[0] == 200
+
+    money(tmp_path, work)
+
+
+def test_a_client_that_leaves_while_units_are_leased_loses_none_of_them(tmp_path, monkeypatch):
+    async def work(client, upstream):
+        lease = client.app.tree.owner.lease
+
+        def slow(worker, wants):
+            time.sleep(0.4)
+            return lease(worker, wants)
+
+        monkeypatch.setattr(client.app.tree.owner, "lease", slow)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await client.chat()
+        await asyncio.sleep(0.6)
+        assert upstream.requests == []
+        assert await client.spent("all day") == 0
+        assert await client.spent("all total dollars") == 0
+        assert (await client.chat(max_tokens=50))[0] == 200
+        assert await client.spent("all day") == 50
 
     money(tmp_path, work)
 

@@ -83,3 +83,10 @@ def test_keys_are_long_and_never_the_same():
     keys = {new_key() for _ in range(100)}
     assert len(keys) == 100
     assert min(map(len, keys)) > 40
+
+
+def test_a_tenant_whose_team_has_left_the_configuration_has_no_access():
+    key = new_key()
+    known = Directory(EVERYONE, require_keys=True)
+    known.replace({"old": {"name": "old", "team": "gone", "key_sha256": digest(key)}})
+    assert known.find(key) is None

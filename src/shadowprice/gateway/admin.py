@@ -47,7 +47,6 @@ __all__ = ["Admin"]
 _POINTS = 240  # of a line on the dashboard
 _ACCOUNTS = 100  # on the dashboard
 _LATEST = 60
-_LARGEST = 2**16  # bytes of an admin's request
 
 
 class Admin:
@@ -212,11 +211,11 @@ class Admin:
         return web.json_response(shown, status=201 if kind[:2] == ("POST", False) else 200)
 
     async def _record(self, request: web.BaseRequest) -> dict[str, Any]:
-        content = await request.content.read(_LARGEST)
-        try:
-            record = orjson.loads(content)
-        except orjson.JSONDecodeError as error:
-            raise InputError(f"the body is not JSON: {error}"[:200], fix="send valid JSON") from None
+        async with self._gateway.intake.body(request) as content:
+            try:
+                record = orjson.loads(content)
+            except orjson.JSONDecodeError as error:
+                raise InputError(f"the body is not JSON: {error}"[:200], fix="send valid JSON") from None
         if not isinstance(record, dict) or "key_sha256" in record:
             raise InputError("the body is not a tenant", fix='send {"name": "...", "budgets": ["1M/day"]}')
         return record

@@ -22,7 +22,7 @@ from shadowprice.errors import InputError, LedgerError, MissingExtra
 from shadowprice.forecast import Predictor
 from shadowprice.gateway.admin import Admin
 from shadowprice.gateway.config import Config
-from shadowprice.gateway.intake import Server
+from shadowprice.gateway.intake import Refusal, Server
 from shadowprice.gateway.metrics import Telemetry, exposition
 from shadowprice.gateway.openapi import document
 from shadowprice.gateway.records import Records
@@ -66,6 +66,8 @@ class App:
                     return error_response(405, "method_not_allowed", "use GET", {"Allow": "GET"})
                 return self._about(request, path)
             return error_response(404, "not_found", f"no such path: {path[:100]}")
+        except Refusal as refusal:
+            return error_response(refusal.status, refusal.code, str(refusal))
         except InputError as error:
             return error_response(400, "invalid_request_error", str(error))
         except LedgerError as error:

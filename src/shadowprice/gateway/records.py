@@ -60,7 +60,7 @@ class Records:
     ) -> None:
         self._log, self._listen = log, listen
         self._number = 0
-        self._latest: list[tuple[int, float, dict[str, Any]]] = []
+        self._latest: list[tuple[int, Record]] = []
         self._minutes: Counter[tuple[int, str, str]] = Counter()
         self._tokens: Counter[tuple[int, str, str]] = Counter()
         self.total: Counter[str] = Counter()  # requests by decision
@@ -81,7 +81,7 @@ class Records:
             self._tokens[key] += record.output
         self._number += 1
         if record.decision and len(self._latest) < _KEPT:
-            self._latest.append((self._number, record.time, asdict(record)))
+            self._latest.append((self._number, record))
         if self._listen:
             self._listen(record)
         if self._log:
@@ -95,7 +95,7 @@ class Records:
     def taken(self) -> tuple[dict[tuple[int, str, str], tuple[int, int]], list[tuple[int, float, dict[str, Any]]]]:
         """What has happened since the last call: counts by minute, tenant and decision; and the latest requests."""
         minutes = {key: (count, self._tokens[key]) for key, count in self._minutes.items()}
-        latest = self._latest
+        latest = [(number, record.time, asdict(record)) for number, record in self._latest]
         self._minutes.clear()
         self._tokens.clear()
         self._latest = []

@@ -60,7 +60,7 @@ class Gateway:
         self.open = 0  # requests under way
         folders = {route.forecaster for route in config.routes if route.forecaster}
         self._appraisers = {"": Appraiser(forecaster), **{folder: Appraiser(load(folder)) for folder in folders}}
-        self._intake = Intake()
+        self.intake = Intake()
         self._leasing = asyncio.Lock()
 
     async def close(self) -> None:
@@ -100,7 +100,7 @@ class Gateway:
         # Without keys of its own the gateway tells clients apart by theirs.
         whose = (tenant.name, "" if self.directory.require_keys else bearer(request), end, key)
         if request.method == "POST" and (end in ENDPOINTS or end == EMBEDDINGS):
-            async with self._intake.body(request) as content:
+            async with self.intake.body(request) as content:
                 record = self.records.start(tenant.name, end)
                 answer = partial(self._answer, request, tenant, end, content, record)
                 if not key:
@@ -112,7 +112,7 @@ class Gateway:
             _UNBOUNDED.search(end) or any(account.money for account in tenant.path)
         ):
             return error_response(404, "not_found", f"/v1{end[:100]} may cost what cannot be limited here")
-        async with self._intake.body(request) as content:
+        async with self.intake.body(request) as content:
             upstream = self.upstreams.takes_any or self.upstreams.choose(self.upstreams.names[0])[0]
             return await pass_on(self.upstreams, upstream, request, end, content)
 
@@ -296,9 +296,13 @@ class Gateway:
             return found
         async with self._leasing:
             while (found := self.tree.reserve_held(path, units)) is None:
-                wants = self.tree.wants(path, units)
-                self.tree.add(wants, await asyncio.to_thread(self.tree.owner.lease, self.tree.worker, wants))
+                # A client that leaves meanwhile must not lose the block: it is for others as well.
+                await asyncio.shield(self._lease(path, units))
         return found
+
+    async def _lease(self, path: Sequence[Account], units: Sequence[int]) -> None:
+        wants = self.tree.wants(path, units)
+        self.tree.add(wants, await asyncio.to_thread(self.tree.owner.lease, self.tree.worker, wants))
 
     def _declined(self, decision: Decision, path: Sequence[Account], terms: Terms) -> web.Response:
         declined = decision.kind == "declined"
