@@ -193,3 +193,111 @@ def test_several_workers_share_the_port_and_the_budget(tmp_path):
             run(work(url, upstream))
         assert process.returncode == 0
     assert list((tmp_path / "workers").iterdir()) == []
+
+
+class Clock:
+    now = 36_000_000.0  # the start of an hour
+
+    def __call__(self):
+        return self.now
+
+
+HOURLY = 'budgets = ["{budget}/hour"]\n[[route]]\nname = "m"\nbase_url = "{url}"\n'
+
+
+def test_while_a_window_ends_under_load_each_window_has_its_own_budget(tmp_path):
+    clock = Clock()
+
+    async def main(upstream):
+        config = configured(tmp_path, 'policy = "first-come"\n' + HOURLY.format(url=upstream.url, budget="2k"))
+        async with served(config, tmp_path, clock=clock) as client:
+            generated = [0]
+            for _ in range(3):
+                clock.now += 3590.0
+                before = [client.chat(stream=bool(i % 2), max_tokens=90) for i in range(30)]
+                await asyncio.gather(*before)
+                generated.append(upstream.generated)
+                assert upstream.generated <= 2000 * (len(generated) - 1)
+                clock.now += 10.0
+            assert upstream.generated > 3 * 1900
+
+            async def roll():
+                await asyncio.sleep(0.05)
+                clock.now += 3600.0
+
+            await asyncio.gather(roll(), *(client.chat(stream=True, max_tokens=90) for i in range(80)))
+            assert upstream.generated <= 2000 * 5  # of the window that ended, and of the next
+            assert 0 <= await client.spent("all hour") <= 2000
+
+    with Server(model) as upstream:
+        run(main(upstream))
+
+
+def test_the_price_rises_with_demand_and_declines_what_is_worth_little(tmp_path):
+    """Requests of value 1 and 10 in turn, for half an hour, that would use four times the budget."""
+    clock = Clock()
+
+    async def main(upstream):
+        config = configured(tmp_path, HOURLY.format(url=upstream.url, budget="20k"))
+        async with served(config, tmp_path, clock=clock) as client:
+            served_values, prices, codes = [], [], set()
+            for number in range(200):
+                clock.now += 9.0
+                value = "10" if number % 2 else "1"
+                status, content, headers = await client.chat(headers={"x-shadowprice-value": value}, max_tokens=400)
+                prices.append(float(headers["x-shadowprice-price"]))
+                if status == 200:
+                    served_values.append(value)
+                else:
+                    codes.add(content["error"]["code"])
+            assert prices[0] == 0
+            assert max(prices) > 0
+            assert codes == {"budget_declined"}
+            assert served_values.count("10") > 2 * served_values.count("1")
+            assert 0.35 * 20_000 < upstream.generated < 0.65 * 20_000  # half of the window, half of the budget
+
+    with Server(model) as upstream:
+        run(main(upstream))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_responses_are_limited_and_charged_too(tmp_path, stream):
+    async def responses(request, reply):
+        usage = {"input_tokens": 5, "output_tokens": 30, "total_tokens": 35}
+        whole = {"id": "r", "object": "response", "status": "completed", "output": [], "usage": usage}
+        if not stream:
+            await reply.json(200, whole)
+            return
+        await reply.head()
+        for _ in range(30):
+            await reply.event({"type": "response.output_text.delta", "delta": "word "})
+        await reply.event({"type": "response.completed", "response": whole})
+
+    async def work(client, upstream):
+        body = {"model": "m", "input": "What is 2 + 3?", "stream": stream, "max_output_tokens": 80}
+        status, content, _ = await client.ask("POST", "/v1/responses", body)
+        assert status == 200
+        assert "output_tokens" in str(content)
+        assert upstream.requests[-1].body == {**body, "model": "m1"}
+        assert await client.spent("all day") == 30
+        assert await client.spent("all total dollars") == 5 * 1000 + 30 * 2000
+
+    money(tmp_path, work, responses)
+
+
+def test_completions_with_several_prompts_reserve_for_all_of_them(tmp_path):
+    async def completions(request, reply):
+        count = len(request.body["prompt"]) * request.body["n"]
+        choices = [{"index": i, "text": "w " * 10, "finish_reason": "stop"} for i in range(count)]
+        await reply.json(200, {"choices": choices, "usage": {"prompt_tokens": 6, "completion_tokens": 10 * count}})
+
+    async def work(client, upstream):
+        body = {"model": "m", "prompt": ["a", "b"], "n": 2, "max_tokens": 30}
+        assert (await client.ask("POST", "/v1/completions", body))[0] == 200
+        assert await client.spent("all day") == 40
+        status, _, _ = await client.ask("POST", "/v1/completions", {**body, "n": 20, "max_tokens": 400})
+        assert status in (200, 402)
+        for request in upstream.requests:
+            assert request.body["max_tokens"] * request.body["n"] * 2 <= 1000  # of $0.002
+
+    money(tmp_path, work, completions)
