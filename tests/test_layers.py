@@ -27,6 +27,7 @@ LAYERS = [
     "routing",
     "datasets",
     "planning",
+    "route_plans",
     "tale",
     "run_folder",
     "summary",

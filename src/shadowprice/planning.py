@@ -212,6 +212,14 @@ class Plan:
         return pandas.DataFrame({**columns, "grant": self.grants, "admitted": self.grants > 0})
 
 
+def batch_lines(requests: Requests, label: str | None = None) -> list[BatchLine]:
+    """The lines of a batch, all of them."""
+    source = _Source(requests, label)
+    if not (lines := list(source.read())):
+        raise InputError("has no requests", path=source.name, fix="write one JSON object per line")
+    return lines
+
+
 class _Source:
     """Requests that are read more than once: in a file that must not change, or in memory."""
 

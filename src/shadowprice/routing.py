@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from shadowprice.backends.base import AsyncContext, Backend
@@ -20,6 +21,7 @@ from shadowprice.errors import InputError
 from shadowprice.forecast import Predictor, default, load, predict_all
 from shadowprice.forecast.folder import fingerprint
 from shadowprice.forecast.revise import Reviser
+from shadowprice.forecast.routes import load_revisers
 from shadowprice.formats.routes import Route, check_contexts
 from shadowprice.types import Forecast, Request
 
@@ -71,7 +73,7 @@ class Routing(AsyncContext):
     def described(self) -> list[dict[str, Any]]:
         """What the results of a run depend on, without keys."""
         return [
-            {**asdict(route), "forecaster": name}
+            {**asdict(route), "forecaster": name, "scouts": bool(self.revisers)}
             for route, name in zip(self.routes, self.names or [""] * len(self.routes), strict=True)
         ]
 
@@ -85,12 +87,13 @@ def open_routing(
     *,
     forecaster: Predictor | None = None,
     name: str = "default",
-    revisers: Mapping[tuple[str, str], Reviser] | None = None,
+    scouts: bool = False,
     local: Callable[[Route], Backend] | None = None,
 ) -> Routing:
     """Connects to every route; nothing is sent yet.
 
     forecaster  of routes that have none of their own; None: the one that the package ships; `name` identifies it
+    scouts      an answer of one route is evidence for the others, as `train --routes` has learned
     local       starts a model on this machine; None: with the defaults of `LlamaCppBackend`
     """
     forecasters = [load(route.forecaster) if route.forecaster else None for route in routes]
@@ -104,7 +107,25 @@ def open_routing(
         backends.append(backend)
     chosen: list[Predictor] = [each or forecaster for each in forecasters]  # type: ignore[misc]
     names = [f"forecaster {fingerprint(route.forecaster)}" if route.forecaster else name for route in routes]
-    return Routing(opened, backends, chosen, revisers or {}, names)
+    return Routing(opened, backends, chosen, _revisers(routes) if scouts else {}, names)
+
+
+def _revisers(routes: Sequence[Route]) -> dict[tuple[str, str], Reviser]:
+    """Of routes whose forecasters were trained together: they are in one folder."""
+    places = {route.name: Path(route.forecaster) for route in routes if route.forecaster}
+    found = {}
+    for folder in {place.parent for place in places.values()}:
+        known = load_revisers(folder)
+        inside = {name: place.name for name, place in places.items() if place.parent == folder}
+        for one, first in inside.items():
+            for other, second in inside.items():
+                if (first, second) in known:
+                    found[one, other] = known[first, second]
+    if not found:
+        raise InputError(
+            "scouts need forecasters that were trained together", fix="make them with `shadowprice train --routes`"
+        )
+    return found
 
 
 def _backend(route: Route) -> Backend:

@@ -7,9 +7,13 @@ import pytest
 
 from shadowprice.accounts.sqlite import Ledger
 from shadowprice.cli import main
+from shadowprice.formats.routes import read_routes
+from shadowprice.formats.traces import write_traces
+from shadowprice.routing import open_routing
 
 from ..backends import hostile
 from ..conftest import read_jsonl, request_line
+from ..lab.several import traces
 from ..talking import talks
 
 PROMPT = 5  # tokens that the server counts for every prompt
@@ -124,3 +128,49 @@ def test_a_report_shows_a_run_with_routes(run, tmp_path, capsys):
         assert run(route("cheap", cheap.url, CHEAP), "--budget", "$1", requests=8) == 0
     assert main(["report", str(tmp_path / "run"), "--out", str(tmp_path / "page.html")]) == 0
     assert "routes" in (tmp_path / "page.html").read_text()
+
+
+def test_forecast_has_a_line_for_every_request_and_route(tmp_path, batch, capsys):
+    (tmp_path / "routes.toml").write_text(
+        route("a", "http://127.0.0.1:9/v1", CHEAP) + route("b", "http://127.0.0.1:9/v1", DEAR)
+    )
+    path = batch([request_line(f"q{i}") for i in range(3)])
+    assert main(["forecast", str(path), "--routes", str(tmp_path / "routes.toml"), "--quiet"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(line["custom_id"], line["route"]) for line in lines] == [(f"q{i}", r) for i in range(3) for r in "ab"]
+    assert all(line["tokens"] > 0 for line in lines)
+
+
+def test_train_makes_a_forecaster_for_each_model(tmp_path, capsys):
+    write_traces(tmp_path / "traces.jsonl", traces(80))
+    assert main(["train", str(tmp_path / "traces.jsonl"), "--routes", "--out", str(tmp_path / "f"), "--quiet"]) == 0
+    printed = capsys.readouterr().out
+    for model in ("cheap", "dear"):
+        folder = tmp_path / "f" / model
+        assert f'forecaster = "{folder}"  # {model}' in printed
+        assert (folder / "forecaster.json").exists()
+    (tmp_path / "routes.toml").write_text(
+        route("x", "http://127.0.0.1:9/v1", CHEAP, 'forecaster = "f/cheap"')
+        + route("y", "http://127.0.0.1:9/v1", DEAR, 'forecaster = "f/dear"')
+    )
+    opened = open_routing(read_routes(tmp_path / "routes.toml"), scouts=True)
+    assert set(opened.revisers) == {("x", "x"), ("x", "y"), ("y", "x"), ("y", "y")}
+    assert main(["train", str(tmp_path / "traces.jsonl"), "--routes", "--from", "default", "--out", "g"]) == 2
+
+
+def test_plan_writes_a_batch_file_for_each_route(tmp_path, batch, capsys):
+    (tmp_path / "routes.toml").write_text(
+        route("a", "http://127.0.0.1:9/v1", CHEAP) + route("b", "http://127.0.0.1:9/v1", DEAR)
+    )
+    path = batch([request_line(f"q{i}") for i in range(30)])
+    arguments = ["--routes", str(tmp_path / "routes.toml"), "--out", str(tmp_path / "p.jsonl"), "--quiet"]
+    errors = ["--errors", str(tmp_path / "err")]
+    assert main(["plan", str(path), "--budget", "$0.001", "--max-tokens", "500", *arguments, *errors]) in (0, 3)
+    printed = capsys.readouterr().out
+    lines = [line for name in "ab" for line in read_jsonl(tmp_path / f"p.{name}.jsonl")]
+    assert len(lines) + len(read_jsonl(tmp_path / "err")) == 30
+    assert "policy routes" in printed
+    assert main(["plan", str(path), "--budget", "$1", *arguments, *errors]) == 2
+    assert "exists" in capsys.readouterr().err
+    assert main(["plan", str(path), "--budget", "200k", "--force", *arguments, *errors]) == 2
+    assert "is in tokens, and rates are in dollars" in capsys.readouterr().err

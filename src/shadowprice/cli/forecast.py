@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from contextlib import ExitStack
 from itertools import islice
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from shadowprice.cli.common import (
     DONE,
@@ -20,6 +20,9 @@ from shadowprice.cli.common import (
 from shadowprice.cli.options import EXIT, INPUTS, Commands, add_command, add_force, add_forecaster, add_input
 from shadowprice.errors import InputError
 
+if TYPE_CHECKING:
+    from shadowprice.forecast import Predictor
+
 _DESCRIPTION = """\
 Writes a forecast for every question or request: the median length of its answer (tokens), the
 standard deviation of the log length (spread), the probability that it is correct (solve), and how long
@@ -28,6 +31,7 @@ inspect and edit it first.
 
   shadowprice forecast questions.csv --out lengths.jsonl
   shadowprice forecast requests.jsonl --forecaster forecaster --out lengths.jsonl
+  shadowprice forecast questions.csv --routes routes.toml    # a line per request and route
   shadowprice forecast requests.jsonl | jq -s 'sort_by(-.tokens) | .[:10]'
 """
 
@@ -37,7 +41,9 @@ def add(commands: Commands) -> None:
         commands, "forecast", "what is expected of every request, as JSON lines", _DESCRIPTION, f"{INPUTS}\n{EXIT}"
     )
     add_input(command)
-    add_forecaster(command)
+    where = command.add_mutually_exclusive_group()
+    add_forecaster(where)
+    where.add_argument("--routes", metavar="FILE", help="a line for each route of this file, by its own forecaster")
     command.add_argument("--out", default="-", metavar="FILE", help="(default: standard output)")
     add_force(command)
     command.add_argument("--quiet", action="store_true", help="no progress bar, and no note about the input")
@@ -53,7 +59,7 @@ def forecast(options: argparse.Namespace) -> int:
     refuse_folder(options.file)
     refuse_same_file(input=options.file, out=options.out)
     refuse_existing(options, options.out)
-    predictor, _ = forecaster(options)
+    predictors = _predictors(options)
     with ExitStack() as stack:
         questions = stack.enter_context(given(options))
         lines = bar(options)(questions.batch(), "forecasting")
@@ -64,10 +70,27 @@ def forecast(options: argparse.Namespace) -> int:
             (out,) = stack.enter_context(replacing([options.out]))
         empty, shared = True, SharedText()
         while requests := [line.request for line in islice(lines, CHUNK)]:
-            found = predictor.predict(shared.strip_requests(requests))
-            out.writelines(forecast_line(request.id, found, i) + b"\n" for i, request in enumerate(requests))
+            stripped = shared.strip_requests(requests)
+            found = [(route, predictor.predict(stripped)) for route, predictor in predictors]
+            out.writelines(
+                forecast_line(request.id, each, i, route) + b"\n"
+                for i, request in enumerate(requests)
+                for route, each in found
+            )
             out.flush()
             empty = False
         if empty:
             raise InputError("has no requests", path=questions.label, fix="write one JSON object per line")
     return DONE
+
+
+def _predictors(options: argparse.Namespace) -> list[tuple[str, Predictor]]:
+    """The forecaster of each route, with its name; without routes one without a name."""
+    from shadowprice.forecast import load
+    from shadowprice.formats.routes import read_routes
+
+    shared, _ = forecaster(options)
+    if not options.routes:
+        return [("", shared)]
+    routes = read_routes(options.routes)
+    return [(route.name, load(route.forecaster) if route.forecaster else shared) for route in routes]

@@ -87,7 +87,7 @@ def make_routing(options: argparse.Namespace, routes: list[Route]) -> Routing:
             )
 
     predictor, name = forecaster(options)
-    return open_routing(routes, forecaster=predictor, name=name, local=local)
+    return open_routing(routes, forecaster=predictor, name=name, scouts=options.scouts, local=local)
 
 
 def run_to_end(

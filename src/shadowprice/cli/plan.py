@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from shadowprice.cli.common import (
     option,
     outputs,
     rates_of,
+    refuse_existing,
     shown,
     standard_output,
 )
@@ -33,6 +35,7 @@ from shadowprice.cli.options import (
     add_market,
     add_rates,
 )
+from shadowprice.errors import InputError
 
 if TYPE_CHECKING:
     from shadowprice.cost import Rates
@@ -46,6 +49,7 @@ budget. In a Batch file a limit the caller set is never raised, and nothing else
 
   shadowprice plan questions.csv --budget 200k --prompt-template math --model NAME
   shadowprice plan requests.jsonl --budget 200k
+  shadowprice plan requests.jsonl --budget '$5' --routes routes.toml    # a batch file for each model
   shadowprice plan requests.jsonl --budget 256/query --forecast lengths.jsonl --policy expected
 """
 
@@ -61,6 +65,9 @@ def add(commands: Commands) -> None:
     command.add_argument(
         "--out", metavar="FILE", help="planned requests (default: IN.planned.jsonl; - is standard output)"
     )
+    command.add_argument(
+        "--routes", metavar="FILE", help="several models, each with its rates: writes OUT.NAME.jsonl for each of them"
+    )
     add_limit_field(command)
     add_rates(command)
     command.set_defaults(command=run)
@@ -71,6 +78,8 @@ def run(options: argparse.Namespace) -> int:
     from shadowprice.planning import plan
 
     out, errors = outputs(options, "planned")
+    if options.routes:
+        return _run_routes(options, out, errors)
     chosen, (rates, prices) = dict(map(option, options.option)), rates_of(options)
     _check(options.budget, options.policy, chosen, rates)
     with ExitStack() as stack:
@@ -101,6 +110,51 @@ def run(options: argparse.Namespace) -> int:
             "which OpenAI rejects; --limit-field max_tokens writes the older field alone",
             file=sys.stderr,
         )
+    return EXHAUSTED if result.declined else DONE
+
+
+def _run_routes(options: argparse.Namespace, out: str, errors: str) -> int:
+    """A batch file for each route."""
+    from shadowprice.cost import parse_budget, show
+    from shadowprice.forecast import load, predict_all
+    from shadowprice.forecast.routes import folder_name
+    from shadowprice.formats.files import replacing
+    from shadowprice.formats.routes import read_routes
+    from shadowprice.planning import batch_lines
+    from shadowprice.route_plans import plan_routes
+
+    wrong = {"--rate-in": options.rate_in, "--rate-out": options.rate_out, "--model": options.model}
+    wrong |= {"--count": options.count, "--forecast": options.forecast, "--option": options.option}
+    if given_too := next((name for name, value in wrong.items() if value), None):
+        raise InputError(f"{given_too} with --routes", fix="leave it out: the file of routes says it for each model")
+    if out == "-":
+        raise InputError("--out - with --routes, which writes several files", fix="name a file")
+    routes = read_routes(options.routes)
+    rates = routes[0].rates
+    parse_budget(options.budget, 1, rates)
+    files = [f"{os.path.splitext(out.removesuffix('.gz'))[0]}.{folder_name(route.name)}.jsonl" for route in routes]
+    refuse_existing(options, *files)
+    with ExitStack() as stack:
+        found = stack.enter_context(given(options, model=routes[0].model or "-"))
+        lines = batch_lines(found.requests, found.label)
+        shared, _ = forecaster(options)
+        requests = [line.request for line in lines]
+        forecasts = [predict_all(load(r.forecaster) if r.forecaster else shared, requests) for r in routes]
+        result = plan_routes(lines, options.budget, routes, forecasts, max_tokens=options.max_tokens)
+        error_file, *opened = stack.enter_context(replacing([standard_output() if errors == "-" else errors, *files]))
+        result.write_to(opened, error_file)
+    summary = result.summary()
+    rows = [f"{count(summary['requests'], 'request')}, {show(result.budget, rates)}, policy routes"]
+    for (name, route), file in zip(summary["routes"].items(), files, strict=True):
+        most = f"{show(route['cost'], rates)} at most"
+        rows.append(
+            f"  {name}: {count(route['requests'], 'request')}, {count(route['granted'], 'token')}, {most} -> {file}"
+        )
+    rows.append(f"  declined  {count(result.declined, 'request')} -> {shown(errors)}")
+    gap = (result.bound - result.utility) / result.bound if result.bound else 0.0
+    rows.append(f"  expected  {about(result.utility)} correct answers: {_certificate(gap)}")
+    talk = sys.stderr if errors == "-" else sys.stdout
+    print(json.dumps(summary, indent=2) if options.json else "\n".join(rows), file=talk)
     return EXHAUSTED if result.declined else DONE
 
 

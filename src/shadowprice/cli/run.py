@@ -106,6 +106,12 @@ def add(commands: Commands) -> None:
     add_market(command, policy="index where the server continues answers, else expected")
     add_model(command, routes=True)
     add_tolerance(command)
+    command.add_argument(
+        "--scouts",
+        action="store_true",
+        help="with --routes: an answer of a cheap route is evidence, and may be bought again from a dearer one; needs "
+        "forecasters made by train --routes",
+    )
     command.add_argument("--out", metavar="FILE", help="answers (default: IN.answers.jsonl)")
     command.add_argument("--csv", metavar="FILE", help="all results as a table as well, for spreadsheets")
     command.add_argument(
@@ -286,6 +292,8 @@ def _settings(options: argparse.Namespace, routes: list[Route]) -> dict[str, Any
 def routes_of(options: argparse.Namespace) -> list[Route]:
     """The routes of --routes, checked; none without it. Options of a single model are refused."""
     if options.routes is None:
+        if options.scouts:
+            raise InputError("--scouts without --routes", fix="name several models with --routes")
         return []
     from shadowprice.cost import parse_budget
     from shadowprice.formats.routes import read_routes

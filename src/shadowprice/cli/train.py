@@ -36,6 +36,11 @@ forecaster is trained again, on all traces, and saved; the report is about the f
 that comes with the package. The report then also says how good it was before; this means little if that
 forecaster was trained on the same questions.
 
+--routes trains a forecaster for each model in the traces, in folders of OUT, and what an answer of one
+model says about the others: name them in a file of routes (docs/routes.md).
+
+  shadowprice train small.jsonl.gz large.jsonl.gz --routes --out forecasters
+
 kinds:
   text     words and structure of the question; seconds, no further packages (default)
   encoder  the paper's predictor: fine-tunes a transformer (pip install 'shadowprice[encoder]')
@@ -57,6 +62,7 @@ def add(commands: Commands) -> None:
     )
     command.add_argument("traces", nargs="+", metavar="TRACES", help="trace files, as collect writes them; .gz or not")
     command.add_argument("--out", required=True, metavar="DIR", help="the forecaster; an existing one is replaced")
+    command.add_argument("--routes", action="store_true", help="a forecaster for each model in the traces")
     command.add_argument("--kind", choices=["text", "encoder"], help="(default: text)")
     command.add_argument(
         "--from", dest="start", metavar="DIR", help="adapt this forecaster; `default` is the one in the package"
@@ -94,6 +100,8 @@ def train(options: argparse.Namespace) -> int:
     from shadowprice.forecast import training
     from shadowprice.forecast.folder import fingerprint
 
+    if options.routes:
+        return _train_routes(options)
     report_folder = options.report or f"{options.out.rstrip(os.sep)}.report"
     _check(options, report_folder)
     started, progress = time.monotonic(), _progress(quiet=options.quiet)
@@ -118,6 +126,25 @@ def train(options: argparse.Namespace) -> int:
         print(f"forecaster -> {options.out}: kind {trainer.kind}, {training.sizes(traces)}")
         if evaluation:
             print(_summary(evaluation.report.overall, report_folder))
+    return DONE
+
+
+def _train_routes(options: argparse.Namespace) -> int:
+    from shadowprice.forecast.routes import train_routes
+    from shadowprice.forecast.training import read_training_traces
+
+    if options.start or options.report or options.kind == "encoder":
+        raise InputError("--from, --report and --kind encoder with --routes", fix="leave them out")
+    traces = read_training_traces(options.traces)
+    folders = train_routes(traces, options.out, progress=_progress(quiet=options.quiet))
+    if options.json:
+        print(
+            json.dumps({"out": options.out, "traces": len(traces), "models": {m: str(f) for m, f in folders.items()}})
+        )
+        return DONE
+    print(f"{count(len(folders), 'forecaster')} -> {options.out}; in a file of routes:")
+    for model, folder in folders.items():
+        print(f'  forecaster = "{folder}"  # {model}')
     return DONE
 
 

@@ -85,9 +85,12 @@ class ForecastTable:
         self._shape = shape
 
 
-def forecast_line(custom_id: str, forecast: Forecast, position: int) -> bytes:
-    """The line that `ForecastTable` reads as the forecast at `position`; the first has the shape of all."""
-    record: dict[str, Any] = {"custom_id": custom_id}
+def forecast_line(custom_id: str, forecast: Forecast, position: int, route: str = "") -> bytes:
+    """The line that `ForecastTable` reads as the forecast at `position`; the first has the shape of all.
+
+    One of several forecasts of a request has the name of its route.
+    """
+    record: dict[str, Any] = {"custom_id": custom_id, **({"route": route} if route else {})}
     for field in _FIELDS:
         values = getattr(forecast, field)
         if values is not None and np.isfinite(value := float(values[position] if values.ndim else values)):

@@ -26,6 +26,7 @@ from shadowprice.market.options import DECLINE, Option, Step, at_price
 
 _ROUNDS = 60
 _NANO = 1e9
+_MARGIN = 1.5  # times the largest cost that was ever seen: the bound of an answer, above which it would be cut
 _RESERVE = 1.1  # times what the cheapest answers of those who wait are expected to cost
 
 
@@ -84,7 +85,7 @@ def predict(fit: Outcomes, test: Outcomes) -> Predicted:
     factor = fit.cost.sum(0) / np.exp(known[:, 1 + arms :]).sum(0)
     cost = np.exp(found[:, 1 + arms :]) * factor
     above = (fit.cost / (np.exp(known[:, 1 + arms :]) * factor)).max(0)
-    bound = np.minimum(above * cost, fit.cost.max(0))  # no answer of the fit was above it
+    bound = np.minimum(_MARGIN * above * cost, _MARGIN * fit.cost.max(0))
     return Predicted(np.clip(found[:, :1] + found[:, 1 : 1 + arms], 0.0, 1.0), cost, bound)
 
 

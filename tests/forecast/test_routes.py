@@ -1,0 +1,53 @@
+"""`train --routes`: a forecaster per model, and what an answer of one says about another."""
+
+import numpy as np
+import pytest
+
+from shadowprice.errors import InputError
+from shadowprice.forecast import load
+from shadowprice.forecast.revise import Evidence
+from shadowprice.forecast.routes import folder_name, load_revisers, train_routes
+
+from .test_revise import world
+
+
+def traces(n=160):
+    cheap, dear = world(n)
+    return [*cheap, *dear]
+
+
+def test_every_model_has_a_forecaster_and_every_pair_a_reviser(tmp_path):
+    folders = train_routes(traces(), tmp_path / "out")
+    assert set(folders) == {"cheap", "dear"}
+    assert load(folders["cheap"]).predict(["question 3"]).tokens.shape == (1,)
+    revisers = load_revisers(tmp_path / "out")
+    assert set(revisers) == {("cheap", "cheap"), ("cheap", "dear"), ("dear", "cheap"), ("dear", "dear")}
+    forecast = load(folders["dear"]).predict(["question 3", "question 4"])
+    longer = revisers["cheap", "dear"].revise(forecast, Evidence([50, 500]))
+    assert longer.tokens[1] > longer.tokens[0]
+    assert longer.solve[1] < longer.solve[0]
+    assert np.isfinite(longer.spread).all()
+    train_routes(traces(), tmp_path / "out")  # replaces what it made
+
+
+def test_one_model_or_too_few_questions_are_refused(tmp_path):
+    with pytest.raises(InputError, match="two models or more"):
+        train_routes([trace for trace in traces() if trace.model == "cheap"], tmp_path / "out")
+    with pytest.raises(InputError, match="12 questions, 20 are needed"):
+        train_routes(traces(12), tmp_path / "out")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "letter.txt").write_text("dear reader")
+    with pytest.raises(InputError, match="something other than forecasters"):
+        train_routes(traces(), tmp_path / "mine")
+
+
+def test_a_damaged_file_is_named(tmp_path):
+    assert load_revisers(tmp_path) == {}
+    (tmp_path / "revisers.json").write_text("{")
+    with pytest.raises(InputError, match=r"revisers.json: is damaged"):
+        load_revisers(tmp_path)
+
+
+def test_names_become_folders():
+    assert folder_name("meta-llama/Llama-3.1 8B") == "meta-llama-Llama-3.1-8B"
+    assert folder_name("../..") == "model"
