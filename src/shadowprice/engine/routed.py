@@ -377,7 +377,13 @@ class Routed:
 def replace_solve(forecast: Forecast, solve: Array) -> Forecast:
     """The same lengths with other chances."""
     return Forecast(
-        forecast.tokens, forecast.spread, solve, forecast.tail, forecast.solved_tokens, forecast.solved_spread
+        forecast.tokens,
+        forecast.spread,
+        solve,
+        forecast.tail,
+        forecast.solved_tokens,
+        forecast.solved_spread,
+        forecast.shape,
     )
 
 

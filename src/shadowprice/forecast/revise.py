@@ -157,7 +157,7 @@ class Reviser:
         tokens, solved = (
             np.clip(each * np.exp(shift), 1.0, 2.0**24) for each in (forecast.tokens, forecast.solved_tokens)
         )
-        return Forecast(tokens, forecast.spread, solve, forecast.tail, solved, forecast.solved_spread)
+        return Forecast(tokens, forecast.spread, solve, forecast.tail, solved, forecast.solved_spread, forecast.shape)
 
     def to_dict(self) -> dict[str, Any]:
         arrays = {name: getattr(self, name).tolist() for name in ("centre", "scale", "length", "odds")}
