@@ -17,7 +17,7 @@ def main(base_url: str, model: str, budget: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         run = sp.ray.run(dataset, budget, backend=lambda: sp.OpenAIBackend(base_url, model), folder=f"{folder}/run")
         answers = run.to_dataset()  # id, outcome, text, tokens, cost, correct, error: a row for every question
-        print(answers.groupby("outcome").count().take_all())
+        print(answers.take(1), run.summary.outcomes)
         print(f"{run.summary.spent} of {run.budget} tokens spent at a price of {run.summary.price}")
 
 

