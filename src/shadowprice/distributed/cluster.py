@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from types import ModuleType
 
 from shadowprice.errors import InputError, MissingExtra, ShadowpriceError
@@ -18,20 +19,18 @@ _QUIET = {"log_to_driver": False, "logging_level": logging.WARNING}
 def load_ray() -> ModuleType:
     """Ray without its datasets, which take a second to load."""
     try:
-        import ray
+        return import_module("ray")
     except ImportError:
         raise MissingExtra("ray", "running on several machines") from None
-    return ray
 
 
 def load_data() -> ModuleType:
     """Ray's datasets."""
     load_ray()
     try:
-        import ray.data
+        return import_module("ray.data")
     except ImportError:
         raise MissingExtra("ray", "Ray's datasets") from None
-    return ray.data
 
 
 def connect(address: str | None = None, **options: object) -> ModuleType:
