@@ -229,4 +229,5 @@ def _supervise(config: Config, listener: socket.socket, options: argparse.Namesp
                 say(f"a worker ended with {each.returncode}: another one is started")
                 time.sleep(1.0)
                 workers[place] = start()
-    return max(abs(each.wait()) for each in workers)
+    ended = [each.wait() for each in workers]  # one that had not begun yet is ended by the signal itself
+    return next((code for code in ended if code not in (DONE, -signal.SIGTERM)), DONE)
