@@ -334,8 +334,15 @@ def route_rows(
         progress(number * (total // len(budgets)), total, f"${budget:.6f} a question")
         one = [run(partial(routed, chosen=[at]), budget) for at in _plausible(pool, budget)]
         row("tokens", max(one, key=lambda each: float(each.correct.mean())))
+        before: Result | None = None
         for name, policy in OURS.items():
-            row(name, run(policy, budget))
+            result = run(policy, budget)
+            row(name, result)
+            if before is not None:  # question by question, over the line before
+                more = result.correct - before.correct
+                low, high = interval(more)
+                rows[-1] |= {"more": 100 * float(more.mean()), "more_low": 100 * low, "more_high": 100 * high}
+            before = result
         known = clairvoyant(pool.correct, pool.cost, budget)
         row("clairvoyant", Result(np.full(len(pool), known), np.zeros((len(pool), len(names)))))
     return rows
