@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-os.environ["STORE"] = str(1_500_000_000)  # bytes: the numbers of ten million rows
+os.environ["STORE"] = str(2_500_000_000)  # bytes: the numbers of ten million rows, twice
 
 from tests.distributed.conftest import Cluster, why_not
 
