@@ -83,7 +83,7 @@ async def in_this_process(model: str) -> None:
 def in_ray(model: str) -> None:
     import ray
 
-    ray.init(num_cpus=4, include_dashboard=False, object_store_memory=200 * 2**20)
+    ray.init(num_cpus=8, include_dashboard=False, object_store_memory=200 * 2**20)
     dataset = ray.data.from_items([{"id": f"q{n}", "question": f"Question {n}?"} for n in range(40)])
     plan = sp.ray.plan(dataset, 600, forecaster=PromptLength(), max_tokens=64)
     without_gpu = {"bundles": [{"CPU": 1}]}

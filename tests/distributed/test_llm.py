@@ -22,6 +22,7 @@ def test_each_row_has_its_own_limit():
 
 def test_an_answer_that_used_its_whole_limit_was_cut():
     made = {**llm.to_prompt(row(5)), "generated_text": "because", "num_generated_tokens": 5}
+    del made["sampling_params"], made["messages"]  # Ray does not give them back
     assert llm.to_answer(made) == {"id": "a", "outcome": "truncated", "text": "because", "tokens": 5}
     assert llm.to_answer({**made, "num_generated_tokens": 4})["outcome"] == "finished"
 

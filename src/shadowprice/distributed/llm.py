@@ -66,14 +66,14 @@ def to_prompt(row: Mapping[str, Any]) -> dict[str, Any]:
     body = orjson.loads(row["body"])
     sampling = {name: body[name] for name in _SAMPLING if body.get(name) is not None}
     messages = body.get("messages") or [{"role": "user", "content": body["prompt"]}]
-    sampling["max_tokens"] = int(row["max_tokens"])
-    return {"id": row["id"], "messages": messages, "sampling_params": sampling}
+    limit = sampling["max_tokens"] = int(row["max_tokens"])
+    return {"id": row["id"], "max_tokens": limit, "messages": messages, "sampling_params": sampling}
 
 
 def to_answer(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row of the result; one that was cut has used its whole limit."""
     tokens = int(row["num_generated_tokens"])
-    cut = tokens >= int(row["sampling_params"]["max_tokens"])
+    cut = tokens >= int(row["max_tokens"])
     return {
         "id": row["id"],
         "outcome": "truncated" if cut else "finished",
