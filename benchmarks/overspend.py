@@ -13,6 +13,7 @@ answers. The exit code is 1 if ours is ever over.
     last tokens     a budget of 2,050: what is left is less than what a request asks for
     two workers     two processes of one gateway
     restarted       the same, with all processes killed (kill -9) and started again after every 100 requests
+    later           two workers; LiteLLM's share a Redis, whose counters expire: again after 75 seconds
     barrier         1,000 clients that start at one moment: streams and not, some leave, some retry; two workers
     killed          kill -9 and restart in the middle of streams, again and again
     roll-over       a budget per minute, and requests all the time while two minutes end: three budgets in all
@@ -22,6 +23,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -31,7 +34,7 @@ from pathlib import Path
 
 import aiohttp
 from counting_server import Counting, counting_server
-from gateways import LITELLM, Running, litellm, shadowprice
+from gateways import LITELLM, Running, free_port, litellm, shadowprice
 
 BUDGET = 2000
 QUESTION = [{"role": "user", "content": "What is 2 + 3? Explain step by step."}]
@@ -89,6 +92,26 @@ def restarted(start: Start) -> tuple[int, int]:
                 asyncio.run(together(gateway.url, 100, max_tokens=100))
                 gateway.kill()
         return server.count()
+
+
+def later(start: Start) -> tuple[int, int]:
+    with case() as (server, folder), start(server.url, BUDGET, folder, 2) as gateway:
+        asyncio.run(together(gateway.url, 100, max_tokens=100))
+        time.sleep(75.0)
+        asyncio.run(together(gateway.url, 100, max_tokens=100))
+        return server.count()
+
+
+@contextmanager
+def _with_redis(upstream: str, budget: int, folder: Path, workers: int) -> Iterator[Running]:
+    port = free_port()
+    command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as redis:
+        try:
+            with litellm(upstream, budget, folder, workers=workers, redis=port) as running:
+                yield running
+        finally:
+            redis.terminate()
 
 
 def barrier(clients: int) -> tuple[int, int]:
@@ -188,6 +211,7 @@ def main() -> int:
         "last tokens": lambda start: at_once(start, max_tokens=100, budget=BUDGET + 50),
         "two workers": lambda start: at_once(start, workers=2, max_tokens=100),
         "restarted": restarted,
+        "later": later,
     }
     alone: dict[str, Callable[[], tuple[int, int]]] = {
         "barrier": lambda: barrier(options.clients),
@@ -202,7 +226,10 @@ def main() -> int:
     for name, run in cases.items():
         for gateway in names:
             budget = BUDGET + 50 if name == "last tokens" else BUDGET
-            tokens, served = run(GATEWAYS[gateway])
+            start = _with_redis if name == "later" and gateway == "litellm" else GATEWAYS[gateway]
+            if start is _with_redis and not shutil.which("redis-server"):
+                continue
+            tokens, served = run(start)
             held &= gateway != "shadowprice" or tokens <= budget
             print(f"| {name} | {gateway} | {max(0, tokens - budget):,} | {served:,} |", flush=True)
     for name, single in alone.items():

@@ -1,4 +1,5 @@
 import asyncio
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from shadowprice.errors import MarketError
 from shadowprice.forecast import default
 from shadowprice.gateway.admission import Terms
 from shadowprice.gateway.appraisal import Appraiser, appraise
+from shadowprice.types import Request
 
 from .inside import Alike
 
@@ -24,6 +26,18 @@ def test_together_or_alone_is_the_same():
         for money in alone.offers:
             assert np.allclose(found.offers[money].cost, alone.offers[money].cost)
             assert np.allclose(found.offers[money].gain, alone.offers[money].gain)
+
+
+def test_the_forecast_of_a_request_is_its_row_of_the_batch():
+    predictor = default()
+    whole = predictor.predict([Request("", text) for text in TEXTS[:2]])
+    for i, found in enumerate(appraise(predictor, TEXTS[:2], TERMS[:2])):
+        expected = whole.take([i])
+        for field in fields(expected):
+            one, other = getattr(found.forecast, field.name), getattr(expected, field.name)
+            assert one is other or np.array_equal(one, other), field.name
+        again = TERMS[0].offers(found.forecast, False, 300)
+        assert np.allclose(again.cost, TERMS[0].offers(expected, False, 300).cost)
 
 
 def test_offers_are_those_of_the_terms():

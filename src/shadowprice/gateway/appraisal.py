@@ -54,13 +54,13 @@ def appraise(
 
 
 def _rows(forecast: Forecast) -> list[Forecast]:
-    """The forecasts of a batch one by one, without checking again what was checked."""
+    """The forecasts of a batch one by one, without checking again what was checked: `take` would take longer."""
     given = {each.name: getattr(forecast, each.name) for each in fields(forecast)}
-    every = {name: None if v is None else np.broadcast_to(v, len(forecast)) for name, v in given.items()}
+    columns = {name: np.broadcast_to(v, len(forecast)) for name, v in given.items() if isinstance(v, np.ndarray)}
     found = [object.__new__(Forecast) for _ in range(len(forecast))]
     for i, row in enumerate(found):
-        for name, values in every.items():
-            object.__setattr__(row, name, None if values is None else values[i : i + 1])
+        for name, value in given.items():
+            object.__setattr__(row, name, columns[name][i : i + 1] if name in columns else value)
     return found
 
 
