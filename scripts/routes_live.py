@@ -5,7 +5,7 @@
 
 Records answers of Qwen2.5-Coder-1.5B to small tasks of the training split, and trains a forecaster for it; that of
 SmolLM2 is trained on the answers in the package. Then answers other small tasks with both as routes at made-up rates
-of 1 : 12, kills the run (kill -9) after a third of the time it took to load the models and again, and resumes it; and
+of 1 : 12, kills the run (kill -9) three seconds after it has begun to spend, twice, and resumes it; and
 with each model alone at the same money. Prints the summaries, and what the servers themselves counted. Stop it and run
 it again: it continues. What is shown in docs/routes.md is written by --docs.
 """
