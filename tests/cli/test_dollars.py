@@ -46,6 +46,6 @@ def test_a_mistake_is_one_line(tmp_path, monkeypatch, capsys, arguments, problem
     write_outcomes(tmp_path / "val.jsonl", 40)
     write_outcomes(tmp_path / "test.jsonl", 40)
     assert main(["reproduce", *arguments, "--out", "out"]) == 2
-    said = capsys.readouterr().err
-    assert problem in said
-    assert len(said.strip().splitlines()) == 1
+    printed = capsys.readouterr().err
+    assert problem in printed
+    assert len(printed.strip().splitlines()) == 1

@@ -74,9 +74,9 @@ def test_a_dead_route_is_left_out_and_the_other_answers_everything(run, tmp_path
     with hostile.Server(talks(20)) as alive:
         routes = route("alive", alive.url, DEAR) + route("dead", "http://127.0.0.1:9/v1", CHEAP)
         assert run(routes, "--budget", "$1") == 0
-    said = capsys.readouterr()
+    printed = capsys.readouterr()
     assert len(read_jsonl(tmp_path / "out")) == 40
-    assert "warning: route dead was left out: " in said.err
+    assert "warning: route dead was left out: " in printed.err
 
 
 def test_a_run_is_resumed_and_pays_for_nothing_twice(run, tmp_path, capsys):
@@ -108,9 +108,9 @@ def test_a_mistake_is_one_line_and_nothing_is_sent(run, tmp_path, capsys, more, 
         budget = () if "--budget" in arguments else ("--budget", "$1")
         assert run(route("one", server.url, CHEAP, more), *budget, *arguments) == 2
         assert not server.requests
-    said = capsys.readouterr().err
-    assert problem in said
-    assert len(said.strip().splitlines()) == 1
+    printed = capsys.readouterr().err
+    assert problem in printed
+    assert len(printed.strip().splitlines()) == 1
     assert not (tmp_path / "run").exists()
 
 
