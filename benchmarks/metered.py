@@ -24,7 +24,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pools
 
 from shadowprice.forecast.calibration import Calibration
 from shadowprice.forecast.hazards import parametric
@@ -126,6 +125,8 @@ def each_model(path: Path, requirements: Requirements) -> None:
 
 
 def every_pool(options: argparse.Namespace, requirements: Requirements) -> None:
+    import pools  # here, because the tests import this file as a part of a package
+
     found = []
     names = [path.name for path in options.train]
     settings = {"train": names, "only": options.only, "cap": options.cap or 4096, "seeds": options.seeds}

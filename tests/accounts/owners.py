@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -52,11 +53,28 @@ def postgres() -> Iterator[str]:
         with subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=folder, **user
         ) as process:
+            address = f"postgresql://test@127.0.0.1:{port}/postgres"
             try:
-                yield f"postgresql://test@127.0.0.1:{port}/postgres"
+                _wait_for(address)
+                yield address
             finally:
                 process.terminate()
                 process.wait(20)
+
+
+def _wait_for(address: str) -> None:
+    """Until the server accepts connections: it refuses them while it starts."""
+    import psycopg
+
+    last = time.monotonic() + 60
+    while True:
+        try:
+            psycopg.connect(address).close()
+            return
+        except psycopg.OperationalError:
+            if time.monotonic() > last:
+                raise
+            time.sleep(0.05)
 
 
 def open_owner(place: str) -> Owner:

@@ -92,7 +92,7 @@ def test_what_would_be_declined_is_asked_at_once_where_that_is_known_to_be_worth
 
 def test_what_is_not_worth_its_tokens_at_the_price_is_not_asked_at_once():
     """Full answers give 1/100 per token; final answers without reasoning 0.001 / 4."""
-    results, model, _ = run([100] * 10, 200, anytime=Anytime((0.0, 1.0), (0.001, 0.9), 4.0))
+    results, model, _ = run([90] * 10, 200, anytime=Anytime((0.0, 1.0), (0.001, 0.9), 4.0))
     assert not [age for _, age in model.landings if age == 0]
     assert sum(result.outcome == "finished" for result in results.values()) >= 1
 
@@ -116,10 +116,10 @@ def test_a_landing_is_replaced_by_the_end_of_the_answer():
     assert scheduler.done(Report(landing, 4, model(landing))) is None
     last = scheduler.next(100)
     assert (last.suffix, last.so_far.text) == ("", model(first).text)
-    result = scheduler.done(Report(last, 100 - first.grant, model(last)))
+    result = scheduler.done(Report(last, model(last).tokens, model(last)))
     while result is None:
         more = scheduler.next(100)
-        result = scheduler.done(Report(more, more.grant, model(more)))
+        result = scheduler.done(Report(more, model(more).tokens, model(more)))
     assert (result.outcome, result.cost) == ("finished", 104)
     assert LANDING.text not in result.text
 

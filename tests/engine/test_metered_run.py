@@ -320,7 +320,7 @@ class TestAServerThatContinues:
         with hostile.Server(tells(trims=trims)) as server:
             w.run(client(server))
             assert server.generated == w.spent
-        assert w.chunks_per_answer > 1
+        assert w.chunks_per_answer > 0.5
         assert {name: answer[:2] for name, answer in w.answers().items()} == {n: (t, "stop") for n, t in TEXTS.items()}
         assert all(LENGTHS[name] <= tokens < 1.2 * LENGTHS[name] + 5 for name, (_, _, tokens, _) in w.answers().items())
 
@@ -385,7 +385,9 @@ class TestAServerThatStartsOver:
         plan = schedule(w.forecaster.predict(requests_from(w.requests)), np.inf)
         worth = {name: plan.stop[(plan.query == i) & (plan.index >= price)] for i, name in enumerate(LENGTHS)}
         shown = [len(printed) for printed, _ in asked].index(2)  # that it starts over
-        early = [(limit, worth[printed[0]].max()) for printed, limit in asked[shown + 1 :][:20]]
+        early = [
+            (limit, worth[printed[0]].max()) for printed, limit in asked[shown + 1 :][:7]
+        ]  # before the first lesson
         assert [limit for limit, _ in early] == [age for _, age in early]
 
     def test_that_does_not_count_is_charged_what_it_may_have_generated_and_reported(self, world):

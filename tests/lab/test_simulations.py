@@ -205,7 +205,7 @@ def settings_from(command: str) -> Settings:
     """The settings of a command line, read by the command itself."""
     program, *arguments = shlex.split(command)
     assert program == "shadowprice"
-    return Settings(**_settings(_parser().parse_args(arguments)))
+    return Settings(**_settings(_parser().parse_args(arguments), []))
 
 
 class TestCommands:
