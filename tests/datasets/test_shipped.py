@@ -82,6 +82,14 @@ class TestQwen:
             assert trace.tokens <= trace.max_tokens == 2048
             assert {int(age) <= trace.tokens for age in trace.extra["landed"]} <= {True}
 
+    def test_a_few_questions_have_many_sampled_answers(self):
+        answers = {}
+        for trace in shipped_traces("rollouts", "qwen2.5-coder-1.5b"):
+            assert (trace.temperature, trace.max_tokens) == (1.0, 1024)
+            answers.setdefault(trace.id, []).append(trace.sample)
+        assert len(answers) == 12
+        assert all(samples == list(range(16)) for samples in answers.values())
+
     def test_questions_that_are_not_free_are_not_in_the_package(self):
         for trace in shipped_traces("summary", "qwen2.5-coder-1.5b"):
             assert (trace.prompt, trace.gold, trace.response) == ("", "", None)
