@@ -21,8 +21,10 @@ for _threads in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
     os.environ.setdefault(_threads, "1")
 
 
-# A shell that starts the tests in the background has them ignore Ctrl-C, and so would every command that they start.
+# A shell that starts the tests in the background has them ignore Ctrl-C, nohup has them ignore hang-ups, and so would
+# every command that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # Minutes each, on a real model: they go first, so that at the end no process is left alone with one of them.
 LONGEST = ("test_live.py", "engine/test_metered_run.py", "test_crash.py")
