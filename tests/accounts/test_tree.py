@@ -289,8 +289,8 @@ while True:
     if len(open_) > 8:
         held, most = open_.pop(random.randrange(9))
         used = random.randrange(most + 1)
+        os.write(log, b"%d\\n" % (used - most))  # its answer has ended
         tree.settle(held, used)
-        os.write(log, b"%d\\n" % (used - most))
 print("spent", flush=True)
 """
 
@@ -313,7 +313,7 @@ def test_killed_at_any_moment_it_never_spends_more_and_loses_no_more_than_was_op
     owner = SqliteOwner(tmp_path / "accounts.sqlite")
     tree = Tree(owner, tmp_path / "workers")
     spent = owner.used("key", 0, 0)
-    # At most one step of each killed process is not in its log: 59 units that were reserved or not yet returned.
+    # Each killed process leaves at most one step that only the ledger has: 59 units, reserved or not yet returned.
     assert sent <= spent <= min(90_000, sent + 59 * rounds)
     assert owner.used("all", 0, 0) == pytest.approx(spent, abs=59 * rounds)
     tree.close()
