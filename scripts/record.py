@@ -37,32 +37,34 @@ from shadowprice.formats.traces import read_traces, write_traces
 from shadowprice.types import Trace
 
 SET = "qwen2.5-coder-1.5b"
+# How many questions of each are to be in the package.
 EVALUATION = {
-    "math500": 300, "gsm8k_test": 150, "olympiadbench": 60, "minerva_math": 30, "amc23": 20, "aime24": 20, "aime25": 20
+    "math500": 380, "gsm8k_test": 104, "olympiadbench": 60, "minerva_math": 30, "amc23": 20, "aime24": 15, "aime25": 15
 }  # fmt: skip
-TRAINING = {"gsm8k_train": 275, "math_train": 275}
+TRAINING = {"gsm8k_train": 252, "math_train": 252}
 FREE = {"math500": "eval", "gsm8k_test": "eval", "gsm8k_train": "train", "math_train": "train"}  # MIT; where they ship
 SUMMARY = "summary"  # the split of the others
 ROLLOUTS = 12  # questions
 
 
 def questions(folder: Path) -> list[dict[str, str]]:
-    """Those that are not in the package yet, in the order of their recording."""
+    """Those that the package still needs, in the order of their recording."""
+    done = {trace.id for trace in _shipped()}
     order = random.Random(2026)
-    evaluation = [each for name, count in EVALUATION.items() for each in _some(folder, name, count, order)]
-    training = [each for name, count in TRAINING.items() for each in _some(folder, name, count, order)]
+    evaluation = [each for name, count in EVALUATION.items() for each in _missing(folder, name, count, done, order)]
+    training = [each for name, count in TRAINING.items() for each in _missing(folder, name, count, done, order)]
     order.shuffle(evaluation)
     order.shuffle(training)
-    done = {trace.id for trace in _shipped()}
     in_turns = [each for pair in zip(evaluation, training, strict=False) for each in pair]
-    in_turns += evaluation[len(training) :] + training[len(evaluation) :]
-    return [each for each in in_turns if each["id"] not in done]
+    return in_turns + evaluation[len(training) :] + training[len(evaluation) :]
 
 
-def _some(folder: Path, name: str, count: int, order: random.Random) -> list[dict[str, str]]:
+def _missing(folder: Path, name: str, count: int, done: set[str], order: random.Random) -> list[dict[str, str]]:
     rows = [row for row in _rows(folder, name) if row["gold"].strip()]
-    order.shuffle(rows)
-    return [{**row, "dataset": name, "grader": "math"} for row in rows[:count]]
+    new = [row for row in rows if row["id"] not in done]
+    order.shuffle(new)
+    recorded = len(rows) - len(new)
+    return [{**row, "dataset": name, "grader": "math"} for row in new[: max(0, count - recorded)]]
 
 
 def _rows(folder: Path, name: str) -> list[dict[str, str]]:
