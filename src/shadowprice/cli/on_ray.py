@@ -43,7 +43,7 @@ def run_on_ray(options: argparse.Namespace) -> int:
     from shadowprice.cli.verdict import verdict, warnings
     from shadowprice.cost import parse_budget
     from shadowprice.distributed import INTERRUPTED, run
-    from shadowprice.distributed.cluster import connect
+    from shadowprice.distributed.cluster import connect, load_data
 
     _refuse_other_options(options)
     paths = files_of([options.file, *options.more])
@@ -59,6 +59,7 @@ def run_on_ray(options: argparse.Namespace) -> int:
         limit_field=options.limit_field or "max_completion_tokens",
     )
     connect(options.ray or None)
+    load_data()  # sets its own log level when it is imported
     logging.getLogger("ray.data").setLevel(logging.WARNING)
     dataset = read_files(paths)
     rows = dataset.count()

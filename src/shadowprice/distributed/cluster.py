@@ -44,9 +44,10 @@ def connect(address: str | None = None, **options: object) -> ModuleType:
                 ray.init(address=address, **{**_QUIET, **options})
             else:
                 ray.init(address="local", **{**_LOCAL, **_QUIET, **options})
-        except (ConnectionError, RuntimeError, ValueError) as error:
+        except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
             line = " ".join(str(error).split())[:200]
-            raise InputError(f"--ray {address or ''}: no cluster there: {line}", fix="check the address") from None
+            fix = "check the address, and RAY_AUTH_TOKEN if the cluster wants a token"
+            raise InputError(f"--ray {address or ''}: no connection: {line}", fix=fix) from None
     return ray
 
 
