@@ -25,7 +25,8 @@ def main() -> None:
     models = recorded(shipped_traces("eval"))
     forecaster, _ = trained_without(shipped_traces("train"), models)
     lab = Lab([make_pool(models[0], forecaster)], models, seeds=SEEDS)
-    text = "\n".join([*by_age(landing_ages(lab)), "", *by_budget(landing(lab), lab.pool.median)]) + "\n"
+    rows = landing(lab)
+    text = "\n".join([*by_age(landing_ages(lab)), "", *by_budget(rows, lab.pool.median), "", *of_probes(rows)]) + "\n"
     before, rest = PAGE.read_text().split(BEGIN)
     PAGE.write_text(before + BEGIN + text + END + rest.split(END)[1])
 
@@ -64,6 +65,21 @@ def by_budget(rows: list[Row], median: float) -> list[str]:
         cells += [f"{row['landed']:.0f}", f"{row['spoiled']:.1f}"] if "gain" in row else ["", ""]
         lines.append(f"| {' | '.join(cells)} |")
     return lines
+
+
+def of_probes(rows: list[Row]) -> list[str]:
+    lines = [
+        "Probes that the index sends during the run, by what the training split says of them, per 100 queries, and the",
+        "points that they gain against the same without them:",
+        "",
+        "| budget | probes | gain |",
+        "|---|---|---|",
+    ]
+    sent = [row for row in rows if row["policy"] == "index" and row["landing"]]
+    return [
+        *lines,
+        *(f"| {r['budget_times_median']:.2g} | {r['probes']:.1f} | {r['gain_of_probes']:+.1f} |" for r in sent),
+    ]
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from typing import Any
 from shadowprice.cost import parse_budget
 from shadowprice.engine import Settings, make_scheduler
 from shadowprice.engine import simulate as engine
+from shadowprice.engine.landing import Lander
 from shadowprice.engine.scheduler import Round, Work
 from shadowprice.errors import InputError
 from shadowprice.forecast import Predictor, default, predict_all
@@ -22,13 +23,17 @@ from shadowprice.types import Completion, Forecast, Request, Result, Trace
 
 @dataclass(frozen=True)
 class Simulation:
-    """The result of each question, in the order of the traces; `command` runs the same policy on a real model."""
+    """The result of each question, in the order of the traces; `command` runs the same policy on a real model.
+
+    probes  that were sent during the run (`engine.probing`)
+    """
 
     results: list[Result]
     budget: int
     spent: int
     rounds: list[Round]
     command: str = ""
+    probes: int = 0
 
     @property
     def correct(self) -> int:
@@ -115,7 +120,8 @@ def replay(
     outcome = engine.simulate(scheduler, answer, budget, correct=correct)
     found = {result.id: result for result in [*outcome.results, *outcome.rest]}
     graded = [_graded(found[request.id], trace) for request, trace in zip(requests, answers, strict=True)]
-    return Simulation(graded, budget, outcome.spent, list(scheduler.rounds))
+    sent = scheduler.probes if isinstance(scheduler, Lander) else 0
+    return Simulation(graded, budget, outcome.spent, list(scheduler.rounds), probes=sent)
 
 
 def _graded(result: Result, trace: Trace) -> Result:

@@ -51,6 +51,40 @@ def test_the_curve_ends_where_few_correct_answers_are_to_come():
     assert fewer.ages[-1] == 0.9
 
 
+def stating(place: int, stated: list[str], correct: bool) -> Trace:
+    """An answer of 100 tokens that ends with 1, and what it stated at every tenth."""
+    landed = {str(10 * i): [correct and text == "1", 5, text] for i, text in enumerate(stated)}
+    return Trace(f"q{place}", f"question {place}", 100, correct=correct, extra={"landed": landed})
+
+
+def test_an_answer_that_is_stated_twice_is_final_if_it_was_in_the_traces():
+    """Half of the answers are known at 30 tokens; the others change until the end."""
+    known, unknown = ["5", "6", "7", *"1111111"], [str(i) for i in range(10, 20)]
+    traces = [stating(i, known if i % 2 else unknown, i % 5 > 0) for i in range(300)]
+    evidence = fit_landing(Forecast([100.0] * 300), traces).evidence
+    said = {age: each for age, *each in zip(evidence.ages, evidence.agree, evidence.left, strict=True)}
+    assert said[0.3] == [0.0, 1.0]
+    assert said[0.5][0] == 0.5
+    assert said[0.5][1] < 0.1
+    assert said[1.0] == [0.0, 1.0]  # all have ended
+    few = fit_landing(Forecast([100.0] * 60), traces[:60]).evidence  # less is known from fewer
+    assert said[0.5][1] < few.left[few.ages.index(0.5)] < 1
+
+
+def test_probes_say_nothing_if_agreement_has_nothing_to_do_with_the_answer():
+    """Half of the answers repeat a guess, the others change it; they are known at the end only."""
+    traces = [stating(i, [str(2 + age * (i % 2)) for age in range(10)], i % 3 > 0) for i in range(300)]
+    assert fit_landing(Forecast([100.0] * 300), traces).evidence is None
+
+
+def test_the_same_recorded_probe_does_not_agree_with_itself():
+    """Probed at two ages only, which any two steps in between would share."""
+    traces = [stating(i, ["1", "1"] if i % 2 else ["2", "3"], correct=True) for i in range(100)]
+    evidence = fit_landing(Forecast([50.0] * 100), traces).evidence
+    assert evidence is not None
+    assert [age for age, left in zip(evidence.ages, evidence.left, strict=True) if left < 1] == [0.2]
+
+
 def test_without_enough_probes_nothing_is_known():
     traces = [probed(i, 0) for i in range(40)] + [Trace(f"n{i}", f"none {i}", 100, correct=True) for i in range(60)]
     assert fit_landing(Forecast([100.0] * 100), traces) is None

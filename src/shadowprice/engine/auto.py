@@ -33,6 +33,10 @@ class Auto:
         return "index" if self._now is self._metered else "expected"
 
     @property
+    def index(self) -> Metered | None:
+        return self._metered if self._now is self._metered else None
+
+    @property
     def batch(self) -> Batch:
         return self._now.batch
 

@@ -8,6 +8,9 @@ never ends.
     nothing more is worth it   everything that waits lands, the most promising first
     tokens are left over       the scheduler continues with them, and what it continued lands again
 
+A *probe* is a landing after which the answer may be continued (`engine.probing`). The index sends one after a part of
+an answer where that is worth its tokens. If it says that little is left to gain, the index of the request falls.
+
 Which requests land: those with a part of an answer; and where probed traces show what an answer without reasoning is
 worth (`market.anytime`), also those that would be declined. Not those whose answers cannot be continued. An answer that
 has stated its final answer, in a box that is closed, has landed: that costs nothing. In reserved accounting an answer
@@ -18,6 +21,7 @@ A limit on an answer holds for it and its landing together; an answer with a ver
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -27,6 +31,7 @@ import numpy as np
 from shadowprice.backends.base import ended, join, opens_box
 from shadowprice.engine.auto import Auto
 from shadowprice.engine.metered import Metered
+from shadowprice.engine.probing import Prober
 from shadowprice.engine.reserved import Reserved
 from shadowprice.engine.scheduler import CanContinue, Report, Round, Work
 from shadowprice.formats.landings import Landing
@@ -65,10 +70,13 @@ class Lander:
     ) -> None:
         self.landing, self.anytime = landing, anytime
         self.rounds: list[Round] = inner.rounds
+        self.probes = 0  # that were sent
         self._inner, self._can_continue = inner, can_continue
         self._closed = False
         self._busy = 0  # pieces of work of the inner scheduler under way
         self._landing: set[int] = set()  # requests whose landings are under way
+        self._to_probe: deque[int] = deque()  # requests that the index holds
+        self._probing: set[int] = set()  # those of them whose landings are under way
         self._landed: dict[int, _Landed] = {}
         self._cut: dict[int, Result] = {}  # results of the inner scheduler that wait to land
         self._done: set[int] = set()  # requests without a result that have landed as they are now
@@ -79,6 +87,10 @@ class Lander:
         self._solve = 0.0  # the mean chance of a correct answer
         self._to_read = 0  # tokens that a landing reads on average: the prompt, and the answer before it
         self._tokens, self._count = _WEIGHT * (anytime.tokens if anytime else _USUAL_TOKENS), _WEIGHT
+        self._prober: Prober | None = None
+        if (index := self._index) is not None and anytime is not None and anytime.evidence is not None:
+            self._prober = Prober(index, anytime)
+            index.hold = self._is_to_probe
 
     @property
     def policy(self) -> str:
@@ -134,7 +146,7 @@ class Lander:
                 return work
             if avoid and not self._busy and (work := self._land_instead(available, avoid)):
                 return work
-            if work := self._continue(available, avoid):
+            if work := self._next_probe(available, avoid) or self._continue(available, avoid):
                 return work
             if self._busy:
                 return None
@@ -177,6 +189,12 @@ class Lander:
 
     # --- the inner scheduler -------------------------------------------------------------------
 
+    @property
+    def _index(self) -> Metered | None:
+        """The inner scheduler where it serves by index."""
+        inner = self._inner.index if isinstance(self._inner, Auto) else self._inner
+        return inner if isinstance(inner, Metered) else None
+
     def _continue(self, available: int, avoid: Collection[int]) -> Work | None:
         free = available - self._held_back()
         work = self._inner.next(free, avoid) if free > 0 else None
@@ -187,7 +205,7 @@ class Lander:
         """Units for the landings that are still to come, as far as they are not under way."""
         batch = self._inner.batch
         requests = batch.unanswered - len(self._excluded)
-        if isinstance(self._inner, Metered) and not self._worth_at_once():  # others divide what there is among all
+        if self._index is not None and not self._worth_at_once():  # others divide what there is among all
             requests = min(requests, len(batch.so_far) + self._busy + 1)
         requests = max(0, requests + len(self._cut) - len(self._done) - len(self._landing))
         tokens = int(np.ceil(_MARGIN * requests * self._tokens / self._count))
@@ -222,6 +240,34 @@ class Lander:
         """The tokens that a final answer may have."""
         left = self._inner.batch.cap[place] + self.landing.tokens - (answer.tokens if answer else 0)
         return int(min(left, self.landing.tokens))
+
+    # --- probes --------------------------------------------------------------------------------
+
+    def _is_to_probe(self, place: int) -> bool:
+        """Whether a request whose answer has a new part is probed before it is continued."""
+        assert self._prober is not None
+        can_land = place not in self._excluded and self._can_land(place, self._answer(place))
+        found = can_land and self._prober.is_worth(place, self._tokens / self._count)
+        if found:
+            self._to_probe.append(place)
+        return found
+
+    def _next_probe(self, available: int, avoid: Collection[int]) -> Work | None:
+        while self._to_probe:
+            place = self._to_probe.popleft()
+            if place not in avoid and (work := self._work(place, available - self._held_back())):
+                self._landing.add(place)
+                self._probing.add(place)
+                self._busy += 1
+                self.probes += 1
+                return work
+            self._release(place)
+        return None
+
+    def _release(self, place: int) -> None:
+        """The index may continue a request that it held."""
+        if (index := self._index) is not None:
+            index.release(place)
 
     # --- landings ------------------------------------------------------------------------------
 
@@ -283,7 +329,11 @@ class Lander:
         if report.completion is not None:
             batch.usage[place] += report.completion.usage
             self._keep(place, report.completion, report.correct)
-        else:
+        if place in self._probing:
+            self._probing.remove(place)
+            self._busy -= 1
+            self._release(place)
+        elif report.completion is None:
             self._failures[place] = self._failures.get(place, 0) + report.attempts
             if report.postponed and self._failures[place] < batch.attempts:
                 if self._queue is not None and place not in self._cut:
@@ -299,6 +349,9 @@ class Lander:
         whole = join(before, found, self.landing.text)
         self._landed[place] = _Landed(whole, correct, *((len(before.text), before.tokens) if before else (0, 0)))
         self._done.add(place)
+        if self._prober is not None:
+            stated = found.text.strip() if found.finish == "stop" else None
+            self._prober.learn(place, self._landed[place].tokens, stated)
 
     def _answer(self, place: int) -> Completion | None:
         """What was generated of an answer, without its landing."""
@@ -337,3 +390,5 @@ class Lander:
         self._landed.pop(place, None)
         self._done.discard(place)
         self._excluded.discard(place)
+        if self._prober is not None:
+            self._prober.forget(place)

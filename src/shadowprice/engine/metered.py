@@ -25,7 +25,8 @@ could return units. Unfinished answers become results, truncated where they stop
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -99,6 +100,9 @@ class Metered:
         self._cut: dict[int, _Chunk] = {}  # chunks under way of which only a piece was sent, by place
         self._trial: int | None = None  # the request that shows whether the server continues; under way or next
         self._counts = True  # the server counts its tokens, so that they can be metered
+        # Whether a request is held after a part of its answer, until it is released: it is probed meanwhile.
+        self.hold: Callable[[int], bool] = lambda place: False
+        self.left: dict[int, float] = {}  # by place: the share of what continuing gains that probes have left
 
     @property
     def batch(self) -> Batch:
@@ -203,10 +207,19 @@ class Metered:
             return batch.answered(place, answer, report.correct)
         batch.so_far[place] = answer
         self._age[place] = answer.tokens
-        self._push(place)
         if continues is None:
             self._trial = place
+        if continues is None or not self.hold(place):
+            self._push(place)
         return None
+
+    def release(self, place: int) -> None:
+        """A request that was held waits again."""
+        self._cut.pop(place, None)
+        if place in self.left and not self._outdated:
+            plan = self._chunks(np.array([place]), self._age[[place]])
+            self._later[place] = (plan.stop, plan.index)
+        self._push(place)
 
     def close(self, stopped: str = "") -> Iterable[Result]:
         self._waiting[:] = False
@@ -295,10 +308,24 @@ class Metered:
         granted = [*(work.grant for work in self._running.values()), 0]
         return left < _MARGIN * float(np.maximum(needs - granted, 0.0).sum())
 
-    def _chunks(self, active: NDArray[np.intp], age: NDArray[np.int64]) -> Chunks:
+    @property
+    def corrected(self) -> Forecast:
+        """The forecasts, corrected by what the run has shown."""
+        return self._corrected
+
+    def prospects(self, active: NDArray[np.intp], age: NDArray[np.int64]) -> Chunks:
+        """The chunks of requests from an age on, by their forecasts alone."""
         batch = self._batch
         entry = batch.entry(active.tolist()) if batch.rates.priced else 0.0
         return chunks(self._corrected.take(active), batch.cap[active], age, entry, self.anytime)
+
+    def _chunks(self, active: NDArray[np.intp], age: NDArray[np.int64]) -> Chunks:
+        """The same with what probes said."""
+        found = self.prospects(active, age)
+        if not self.left:
+            return found
+        left = np.array([self.left.get(place, 1.0) for place in active.tolist()])
+        return replace(found, index=found.index * np.repeat(left, np.diff(found.first)))
 
     def _next_chunk(self, place: int) -> _Chunk | None:
         """From the present age to where the index falls, at least `chunk` tokens."""

@@ -38,6 +38,14 @@ class _Cell(NamedTuple):
     landing: bool
 
 
+class _Landed(NamedTuple):
+    """The outcomes with landings, the share of the results that are landings, and the probes that were sent."""
+
+    outcome: Outcome
+    landed: float
+    probes: int
+
+
 def landing_ages(lab: Lab) -> list[Row]:
     """Percent correct if every answer is stopped at one age: cut there, or asked for its final answer."""
     pool = _probed(lab)
@@ -59,12 +67,14 @@ def landing(lab: Lab) -> list[Row]:
     gain     of landings, in points, with its interval
     landed   percent of the queries whose results are landings
     spoiled  percent of the queries that are answered correctly without landings, and not with them
+    probes   sent during the run, per 100 queries; `gain_of_probes`: in points, against the same without them
     """
     pool = _probed(lab)
     places = [draw(pool, lab.stream, min(lab.queries, len(pool)), seed) for seed in range(lab.seeds)]
     drawn = Drawn(places, [Queries.of(pool, each) for each in places], pool.tier)
     found: dict[_Cell, list[Outcome]] = {}
     landed: dict[_Cell, float] = {}
+    probes: dict[_Cell, tuple[float, float]] = {}
     for budget in budgets_of(pool.median, _BUDGETS):
         for policy, accounting in (_POLICIES | _BOUNDS).items():
             without = _Cell(budget, policy, accounting, False)
@@ -72,8 +82,9 @@ def landing(lab: Lab) -> list[Row]:
         for policy, accounting in _POLICIES.items():
             cell = _Cell(budget, policy, accounting, True)
             some = [_landing(pool.take(each), cell) for each in places]
-            found[cell] = [outcome for outcome, _ in some]
-            landed[cell] = float(np.mean([share for _, share in some]))
+            found[cell] = [each.outcome for each in some]
+            landed[cell] = float(np.mean([each.landed for each in some]))
+            probes[cell] = _probes(pool, cell, places, some)
         bound = _Cell(budget, "clairvoyant", "reserved", True)
         found[bound] = [_bound(pool.take(each), budget * each.size) for each in places]
     share = resampled(drawn, found)
@@ -103,6 +114,7 @@ def landing(lab: Lab) -> list[Row]:
             spoiled = float(np.mean([np.mean(a.correct & ~b.correct) for a, b in pairs]))
             row |= {"gain": float(share[cell][0] - share[without][0]), "gain_low": low, "gain_high": high}
             row |= {"landed": 100 * landed[cell], "spoiled": 100 * spoiled}
+            row |= {"probes": probes[cell][0], "gain_of_probes": probes[cell][1]}
         rows.append({**row, "queries": places[0].size, "seeds": len(places), "source": "ours"})
     return rows
 
@@ -115,17 +127,30 @@ def _probed(lab: Lab) -> Pool:
     return lab.pool.take(places)
 
 
-def _landing(pool: Pool, cell: _Cell) -> tuple[Outcome, float]:
-    """The outcomes with landings, and the share of the results that are landings."""
+def _probes(
+    pool: Pool, cell: _Cell, places: Sequence[NDArray[np.intp]], found: Sequence[_Landed]
+) -> tuple[float, float]:
+    """Probes per 100 queries, and the points that they gain."""
+    sent = 100 * float(np.mean([each.probes / each.outcome.correct.size for each in found]))
+    if sent == 0 or pool.anytime is None:
+        return 0.0, 0.0
+    silent = replace(pool, anytime=replace(pool.anytime, evidence=None))
+    without = [_landing(silent.take(each), cell) for each in places]
+    points = [100 * float(np.mean(each.outcome.correct)) for each in (*found, *without)]
+    return sent, float(np.mean(points[: len(found)]) - np.mean(points[len(found) :]))
+
+
+def _landing(pool: Pool, cell: _Cell) -> _Landed:
     settings = replace(Setup(cell.policy, cell.accounting).settings(_queries(pool)), landing="math")
     requests = [Request(str(place), trace.prompt) for place, trace in enumerate(pool.first)]
     budget = cell.budget * len(pool)
-    results = replay(requests, pool.under_cap, pool.forecast, budget, settings, pool.anytime).results
+    simulated = replay(requests, pool.under_cap, pool.forecast, budget, settings, pool.anytime)
+    results = simulated.results
     spent = np.array([result.cost for result in results])
     ended = np.array([result.outcome in ("finished", "landed") for result in results])
     correct = np.array([result.correct is True for result in results])
     share = float(np.mean([result.outcome == "landed" for result in results]))
-    return Outcome(spent, spent, ended, correct), share
+    return _Landed(Outcome(spent, spent, ended, correct), share, simulated.probes)
 
 
 def _bound(pool: Pool, budget: int) -> Outcome:

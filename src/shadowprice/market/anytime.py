@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from shadowprice.arrays import Array
+from shadowprice.market.evidence import Evidence
 from shadowprice.types import Forecast
 
 
@@ -28,13 +29,15 @@ from shadowprice.types import Forecast
 class Anytime:
     """R at some ages, linear in between, and the tokens that stating a final answer takes on average.
 
-    ages    in units of the forecast length, from 0 on, ascending
-    shares  R at these ages, from 0 to 1 and not falling; after the last age it stays
+    ages      in units of the forecast length, from 0 on, ascending
+    shares    R at these ages, from 0 to 1 and not falling; after the last age it stays
+    evidence  what probes during a run say; None: nothing, so that none are sent
     """
 
     ages: tuple[float, ...]
     shares: tuple[float, ...]
     tokens: float
+    evidence: Evidence | None = None
 
     def __post_init__(self) -> None:
         ages, shares = np.array(self.ages), np.array(self.shares)
@@ -56,6 +59,8 @@ class Anytime:
     def from_dict(cls, record: Mapping[str, Any]) -> Self:
         """What `to_dict` gave; raises ValueError for anything else."""
         try:
-            return cls(tuple(map(float, record["ages"])), tuple(map(float, record["shares"])), float(record["tokens"]))
+            ages, shares = (tuple(map(float, record[name])) for name in ("ages", "shares"))
+            evidence = Evidence.from_dict(record["evidence"]) if record.get("evidence") else None
+            return cls(ages, shares, float(record["tokens"]), evidence)
         except (KeyError, TypeError):
             raise ValueError("not a curve of landings") from None
