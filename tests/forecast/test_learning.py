@@ -26,10 +26,20 @@ def test_it_finds_level_and_spread_from_answers_that_ended_and_others_that_still
     assert np.all(found.solve == forecast.solve)
 
 
-def test_all_requests_are_corrected_alike():
+def test_requests_keep_their_order():
     median, age, ended = running()
     found = recalibrate(Forecast(median, 0.4, 0.7), age, ended)
-    assert np.ptp(found.tokens / median) < 1e-9
+    assert np.all(np.diff(found.tokens[np.argsort(median)]) >= 0)
+
+
+@pytest.mark.parametrize("slope", [0.0, 0.5, 1.0])
+def test_forecasts_are_trusted_as_far_as_answers_follow_them(slope):
+    """Lengths that rise with the forecast by the power `slope`; at 0 the forecasts say nothing, and end up alike."""
+    rng = np.random.default_rng(4)
+    median = rng.lognormal(5, 1, 3000)
+    length = np.exp(5 + slope * (np.log(median) - 5) + 0.5 * rng.normal(size=3000))
+    found = recalibrate(Forecast(median, 0.5, 0.7), np.ceil(length).astype(np.int64), np.ones(3000, dtype=bool))
+    assert np.std(np.log(found.tokens)) / np.std(np.log(median)) == pytest.approx(slope, abs=0.06)
 
 
 def test_requests_that_have_not_begun_are_corrected_by_the_others():

@@ -4,9 +4,10 @@ Known are the ages that all begun answers have reached, and which of them ended 
 well: a run serves the most promising requests first, so that those which ended would look too short by themselves. In
 order:
 
-    level and spread   one shift of all log lengths and one factor on their spread: the likeliest, where an answer that
-                       ended at age t counts with the density of its length there, and any other with the chance of
-                       a longer one; both have a prior, around no change
+    level, slope       all log lengths x become center + slope (x - center) + shift, and their spread is multiplied by
+    and spread         one factor: the likeliest, where an answer that ended at age t counts with the density of its
+                       length there, and any other with the chance of a longer one; all three have a prior, around no
+                       change. Forecasts that say nothing about this model end up alike
     shape              the rates of ending by age (`hazards.bent`), shrunk towards the shape there was
 
 The chance of a correct answer stays as it is: a run does not see grades.
@@ -25,10 +26,12 @@ from shadowprice.shape import COUNT, FIRST, STEP, Shape
 from shadowprice.types import Forecast
 
 _MOST = 2000  # answers that are looked at
-_SHIFT_SD, _SPREAD_SD = 0.2, 0.1  # standard deviations of the priors on the shift and on the log of the factor
+# Standard deviations of the priors: of the shift, of the log of the factor, of the slope.
+_SHIFT_SD, _SPREAD_SD, _SLOPE_SD = 0.2, 0.1, 0.2
 _STRENGTH = 60.0  # answers that the earlier shape counts as
-_SHIFTS, _FACTORS = np.arange(-3.0, 3.1, 0.5), (0.2, 0.45, 1.0, 2.2)
-_STEPS = ((0.25, 1.4), (0.12, 1.2), (0.06, 1.1), (0.03, 1.05))  # of the search around the best so far
+_SHIFTS, _FACTORS, _SLOPES = np.arange(-3.0, 3.1, 0.5), (0.2, 0.45, 1.0, 2.2), (0.0, 0.5, 1.0)
+# Of the search around the best so far: a shift, a ratio of factors, a difference of slopes.
+_STEPS = ((0.25, 1.4, 0.25), (0.12, 1.2, 0.12), (0.06, 1.1, 0.06), (0.03, 1.05, 0.03))
 _SPREADS = (0.02, 8.0)
 _LONGEST = 16.0  # log tokens
 
@@ -37,19 +40,20 @@ def recalibrate(forecast: Forecast, age: NDArray[np.int64], ended: Mask) -> Fore
     """The forecast, corrected by the age that each answer has reached (0: not begun) and by which ended there."""
     begun = np.flatnonzero(age > 0)
     begun = begun[:: -(-begun.size // _MOST)] if begun.size else begun
-    seen = _Seen(forecast.take(begun), shape_of(forecast), age[begun], ended[begun])
-    shift, factor = seen.likeliest()
-    shape = bent(seen.shape, seen.z(shift, factor), seen.ended, seen.forecast.solve, _STRENGTH)
+    center = float(np.log(forecast.solved_tokens).mean())
+    seen = _Seen(forecast.take(begun), shape_of(forecast), age[begun], ended[begun], center)
+    shift, factor, slope = seen.likeliest()
+    shape = bent(seen.shape, seen.z(shift, factor, slope), seen.ended, seen.forecast.solve, _STRENGTH)
 
-    def moved(tokens: Array) -> Array:
-        return np.exp(np.clip(np.log(tokens) + shift, 0.0, _LONGEST))
+    def moved(tokens: Array, center: float) -> Array:
+        return np.exp(np.clip(center + slope * (np.log(tokens) - center) + shift, 0.0, _LONGEST))
 
     return Forecast(
-        moved(forecast.tokens),
+        moved(forecast.tokens, float(np.log(forecast.tokens).mean())),
         np.clip(forecast.spread * factor, *_SPREADS),
         forecast.solve,
         forecast.tail,
-        moved(forecast.solved_tokens),
+        moved(forecast.solved_tokens, center),
         np.clip(forecast.solved_spread * factor, *_SPREADS),
         shape,
     )
@@ -58,18 +62,19 @@ def recalibrate(forecast: Forecast, age: NDArray[np.int64], ended: Mask) -> Fore
 class _Seen:
     """Answers that have begun."""
 
-    def __init__(self, forecast: Forecast, shape: Shape, age: NDArray[np.int64], ended: Mask) -> None:
+    def __init__(self, forecast: Forecast, shape: Shape, age: NDArray[np.int64], ended: Mask, center: float) -> None:
         self.forecast, self.shape, self.ended = forecast, shape, ended
-        self._error = np.log(age) - np.log(forecast.solved_tokens)
+        self._reached, self._expected = np.log(age) - center, np.log(forecast.solved_tokens) - center
         steps = (np.diff(hazard) for hazard in (shape.correct, shape.wrong))
         self._rates = [np.append(each, each[-1]) / STEP + 1e-6 for each in steps]
 
-    def z(self, shift: float, factor: float) -> Array:
-        return (self._error - shift) / np.clip(self.forecast.solved_spread * factor, *_SPREADS)
+    def z(self, shift: float, factor: float, slope: float) -> Array:
+        error = self._reached - slope * self._expected - shift
+        return error / np.clip(self.forecast.solved_spread * factor, *_SPREADS)
 
-    def likelihood(self, shift: float, factor: float) -> float:
+    def likelihood(self, shift: float, factor: float, slope: float) -> float:
         """Its logarithm, with the priors."""
-        z, solve = self.z(shift, factor), self.forecast.solve
+        z, solve = self.z(shift, factor, slope), self.forecast.solve
         correct, wrong = self.shape.survival(z)
         step = np.clip((z - FIRST) / STEP, 0, COUNT - 1).astype(np.intp)
         longer = solve * correct + (1 - solve) * wrong
@@ -81,13 +86,18 @@ class _Seen:
             - np.count_nonzero(self.ended) * log_factor  # the density is per unit of z
             - (shift / _SHIFT_SD) ** 2 / 2
             - (log_factor / _SPREAD_SD) ** 2 / 2
+            - ((slope - 1) / _SLOPE_SD) ** 2 / 2
         )
 
-    def likeliest(self) -> tuple[float, float]:
-        """Shift and factor, by a search that closes in on its best point."""
-        best = max(product(_SHIFTS.tolist(), _FACTORS), key=lambda each: self.likelihood(*each))
-        for step, ratio in _STEPS:
-            shift, factor = best
-            around = product((shift, shift - step, shift + step), (factor, factor / ratio, factor * ratio))
+    def likeliest(self) -> tuple[float, float, float]:
+        """Shift, factor and slope, by a search that closes in on its best point."""
+        best = max(product(_SHIFTS.tolist(), _FACTORS, _SLOPES), key=lambda each: self.likelihood(*each))
+        for step, ratio, turn in _STEPS:
+            shift, factor, slope = best
+            around = product(
+                (shift, shift - step, shift + step),
+                (factor, factor / ratio, factor * ratio),
+                (slope, max(0.0, slope - turn), slope + turn),
+            )
             best = max(around, key=lambda each: self.likelihood(*each))
         return best
