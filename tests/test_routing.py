@@ -57,9 +57,9 @@ def test_a_run_has_a_backend_or_routes():
         sp.Run(["hi"], budget="$1", backend=Counting(TRACES), routes=routing())
 
 
-def test_routes_are_not_combined_with_samples_or_a_policy():
+def test_routes_are_not_combined_with_landings():
     with pytest.raises(InputError, match="routes cannot be combined"):
-        sp.Run(["hi"], budget="$1", routes=routing(), samples=2)
+        sp.Run(["hi"], budget="$1", routes=routing(), landing="math")
     with pytest.raises(InputError, match="is in tokens, and rates are in dollars"):
         sp.Run(["hi"], budget="200k", routes=routing())
 

@@ -21,11 +21,13 @@ from shadowprice.errors import InputError
 from shadowprice.forecast import Predictor, default, load, predict_all
 from shadowprice.forecast.folder import fingerprint
 from shadowprice.forecast.revise import Reviser
-from shadowprice.forecast.routes import load_revisers
+from shadowprice.forecast.routes import load_correlation, load_revisers
 from shadowprice.formats.routes import Route, check_contexts
 from shadowprice.types import Forecast, Request
 
 __all__ = ["Routing", "open_routing"]
+
+_CORRELATION = 0.5  # where no traces say what it is
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ class Routing(AsyncContext):
 
     revisers  by the names of two routes: what an answer of the first says about the second
     names     of the forecasters, as a run folder keeps them
+    correlation  between the grades of two answers to a question: what several samples are worth
     """
 
     routes: Sequence[Route]
@@ -41,6 +44,7 @@ class Routing(AsyncContext):
     forecasters: Sequence[Predictor]
     revisers: Mapping[tuple[str, str], Reviser] = field(default_factory=dict)
     names: Sequence[str] = ()
+    correlation: float = _CORRELATION
 
     def __post_init__(self) -> None:
         if not len(self.routes) == len(self.backends) == len(self.forecasters) or not self.routes:
@@ -55,8 +59,15 @@ class Routing(AsyncContext):
         pairs = zip(self.routes, self.backends, strict=True)
         return {route.name: Channel(backend, route.rates, route.max_concurrency) for route, backend in pairs}
 
-    def scheduler(self, max_tokens: int | None, attempts: int) -> Routed:
-        return Routed(self.routes, max_tokens=max_tokens, attempts=attempts, revisers=self.revisers)
+    def scheduler(self, max_tokens: int | None, attempts: int, samples: int = 1) -> Routed:
+        return Routed(
+            self.routes,
+            max_tokens=max_tokens,
+            attempts=attempts,
+            revisers=self.revisers,
+            samples=samples,
+            correlation=self.correlation,
+        )
 
     def predict(self, requests: Sequence[Request]) -> list[Forecast]:
         """A forecast of every request by route; those of a shared forecaster are made once."""
@@ -107,7 +118,10 @@ def open_routing(
         backends.append(backend)
     chosen: list[Predictor] = [each or forecaster for each in forecasters]  # type: ignore[misc]
     names = [f"forecaster {fingerprint(route.forecaster)}" if route.forecaster else name for route in routes]
-    return Routing(opened, backends, chosen, _revisers(routes) if scouts else {}, names)
+    folders = dict.fromkeys(Path(route.forecaster).parent for route in routes if route.forecaster)
+    learned = [found for folder in folders if (found := load_correlation(folder)) is not None]
+    correlation = sum(learned) / len(learned) if learned else _CORRELATION
+    return Routing(opened, backends, chosen, _revisers(routes) if scouts else {}, names, correlation)
 
 
 def _revisers(routes: Sequence[Route]) -> dict[tuple[str, str], Reviser]:

@@ -268,7 +268,7 @@ class Run:
         if self.routing is not None:
             forecasts = self.routing.predict(self.requests)
             self._keep_forecast(names, forecasts[0])
-            routed = self.routing.scheduler(settings.max_tokens, settings.attempts)
+            routed = self.routing.scheduler(settings.max_tokens, settings.attempts, settings.samples)
             routed.add(self.requests, forecasts)
             return routed, {}
         forecaster = self._forecaster or default()

@@ -100,7 +100,7 @@ def test_a_run_is_resumed_and_pays_for_nothing_twice(run, tmp_path, capsys):
         ("", ("--budget", "200k"), "is in tokens, and rates are in dollars"),
         ("", ("--rate-in", "1"), "--rate-in with --routes"),
         ("", ("--policy", "clear"), "--policy with --routes"),
-        ("", ("--samples", "3"), "--samples with --routes"),
+        ("", ("--samples", "0"), "samples and concurrency must be at least 1"),
     ],
 )
 def test_a_mistake_is_one_line_and_nothing_is_sent(run, tmp_path, capsys, more, arguments, problem):

@@ -18,6 +18,7 @@ from shadowprice.engine.routed import Routed
 from shadowprice.engine.scheduler import Report
 from shadowprice.engine.simulate import simulate
 from shadowprice.errors import Denied, Refused, Unavailable
+from shadowprice.forecast.calibration import Calibration
 from shadowprice.forecast.revise import Evidence, Reviser
 from shadowprice.formats.routes import Route
 from shadowprice.types import Completion, Trace
@@ -281,17 +282,30 @@ class TestCascade:
         return world
 
     @staticmethod
-    def revisers(world: World) -> dict:
-        def traces(route):
-            lengths, grades = world.length[route], world.correct[route]
-            return [Trace(f"r{i}", f"q{i}", int(lengths[i]), bool(grades[i])) for i in range(200)]
+    def traces(world: World, route: str, n: int = 400) -> list[Trace]:
+        lengths, grades = world.length[route], world.correct[route]
+        return [Trace(f"r{i}", f"q{i}", int(lengths[i]), bool(grades[i])) for i in range(n)]
 
+    @classmethod
+    def revisers(cls, world: World) -> dict:
         scout = Evidence(world.length["cheap"][:200])
         first = range(200)
         return {
-            ("cheap", route): Reviser.fit(world.forecasts[at].take(first), scout, traces(route))
+            ("cheap", route): Reviser.fit(world.forecasts[at].take(first), scout, cls.traces(world, route, 200))
             for at, route in enumerate(("cheap", "dear"))
         }
+
+    def test_a_revision_of_one_request_leaves_the_others_as_they_were(self):
+        """A forecast has one shape: a revised one must not take it from all other requests of the route."""
+        world = self.world()
+        shape = Calibration.fit(world.forecasts[1], self.traces(world, "dear")).shape
+        world.forecasts[1] = Forecast(np.full(400, 180.0), 0.5, 0.9, shape=shape)
+        scheduler = world.scheduler(revisers=self.revisers(world))
+        scheduler.restore(3, Completion("42", 400, "stop", "server", input_tokens=40), route="cheap")
+        revised = scheduler._sites[1].forecast
+        assert revised.shape is shape
+        assert revised.tokens[3] != 180.0
+        np.testing.assert_array_equal(np.delete(revised.tokens, 3), 180.0)
 
     @pytest.mark.slow
     def test_an_answer_that_is_likely_wrong_is_bought_again_from_a_dearer_route(self):

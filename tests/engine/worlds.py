@@ -21,6 +21,7 @@ from shadowprice.errors import BackendError, Refused, Unavailable
 from shadowprice.formats.landings import Landing
 from shadowprice.market import POLICIES
 from shadowprice.market.anytime import Anytime
+from shadowprice.market.evidence import Evidence
 from shadowprice.types import Completion, Result, Usage
 
 PRACTICAL = [name for name in POLICIES if name not in ("oracle", "clairvoyant")]
@@ -29,6 +30,7 @@ UNEVEN = Rates(input=333_333, cached=77_777, output=1_234_567)  # units that do 
 CAP = 60
 LANDING = Landing("\nThe answer is \\boxed{", 6)
 ANYTIME = Anytime((0.0, 0.5, 1.0), (0.2, 0.4, 0.8), 4.0)
+PROBED = replace(ANYTIME, tokens=1.0, evidence=Evidence((0.05, 0.1, 0.2, 0.4, 0.8), (0.0,) + (0.5,) * 4, (0.0,) * 5))
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,8 @@ def _configurations() -> Iterator[Configuration]:
         yield Configuration(f"{policy} landing", landing)
         yield Configuration(f"{policy} landing at once", landing, anytime=ANYTIME)
         yield Configuration(f"{policy} landing dollars", replace(landing, rates=DOLLARS), anytime=ANYTIME)
+    for policy in ("index", "auto"):
+        yield Configuration(f"{policy} probes", _settings(policy, "metered", landing=LANDING, chunk=5), anytime=PROBED)
     yield Configuration("clear once landing", _settings("clear", reclaim=False, landing=LANDING), once=True)
     yield Configuration("fixed")
     yield Configuration("fixed probes", probe=Ages.parse("0,7,50%,40"))
@@ -232,9 +236,10 @@ class World:
         finish = "stop" if length <= work.grant else "length"
         prompt = len(work.body["messages"][-1]["content"]) + age if self.make.rates.priced else 0
         cached = self.random.randint(0, prompt)
-        form = response(work.body, name="r", model="m", text="x" * tokens, finish=finish, tokens=tokens)
+        text = (self.random.choice("xy") if work.suffix else "x") * tokens
+        form = response(work.body, name="r", model="m", text=text, finish=finish, tokens=tokens)
         found = Completion(
-            "x" * tokens, tokens, finish, "server", body=form, input_tokens=prompt - cached, cached_tokens=cached
+            text, tokens, finish, "server", body=form, input_tokens=prompt - cached, cached_tokens=cached
         )
         cost = self.make.rates.cost(Usage(tokens, prompt - cached, cached))
         graded = self.random.random() < 0.3 if self.make.samples > 1 and finish == "stop" else None

@@ -100,10 +100,33 @@ def test_a_reviser_is_saved_and_loaded():
     known, traces, evidence, _ = split()
     forecast = Forecast(np.full(len(traces), 250.0), 0.7, 0.6)
     reviser = Reviser.fit(forecast, known, traces)
-    again = Reviser.from_dict(reviser.to_dict())
+    record = reviser.to_dict()
+    again = Reviser.from_dict(record)
     np.testing.assert_allclose(again.revise(forecast, evidence).tokens, reviser.revise(forecast, evidence).tokens)
     with pytest.raises(ValueError, match="not a"):
-        Reviser.from_dict({**reviser.to_dict(), "scale": [0.0] * 8})
+        Reviser.from_dict({**record, "ended": {**record["ended"], "scale": [0.0] * len(record["ended"]["scale"])}})
+
+
+def test_an_answer_that_was_cut_says_more_trouble_than_one_that_ended_there():
+    """No trace was cut, but a market cuts: at 150 tokens the question is harder than one that was answered in 150."""
+    known, traces, evidence, later = split()
+    forecast = Forecast(np.full(len(traces), 250.0), 0.7, 0.6)
+    reviser = Reviser.fit(forecast, known, traces)
+    longer = np.flatnonzero(evidence.tokens > 150)
+    cut = Evidence(np.full(longer.size, 150.0), 1.0)
+    found = reviser.revise(forecast.take(longer), cut).solve
+    correct = np.array([trace.correct for trace in later])[longer]
+    assert found.mean() == pytest.approx(correct.mean(), abs=0.06)
+    ended = reviser.revise(forecast.take(longer), Evidence(cut.tokens)).solve
+    assert (ended > found + 0.1).all()
+
+
+def test_answers_of_one_length_teach_nothing_about_cuts():
+    _, traces, _, _ = split()
+    forecast = Forecast(np.full(len(traces), 250.0), 0.7, 0.6)
+    reviser = Reviser.fit(forecast, Evidence(np.full(len(traces), 100.0)), traces)
+    found = reviser.revise(forecast, Evidence(np.full(len(traces), 50.0), 1.0))
+    np.testing.assert_allclose(found.solve, 0.6)
 
 
 def test_too_little_in_common_is_refused():

@@ -6,7 +6,7 @@ import pytest
 from shadowprice.errors import InputError
 from shadowprice.forecast import load
 from shadowprice.forecast.revise import Evidence
-from shadowprice.forecast.routes import folder_name, load_revisers, train_routes
+from shadowprice.forecast.routes import folder_name, load_correlation, load_revisers, train_routes
 
 from .test_revise import world
 
@@ -39,6 +39,20 @@ def test_one_model_or_too_few_questions_are_refused(tmp_path):
     (tmp_path / "mine" / "letter.txt").write_text("dear reader")
     with pytest.raises(InputError, match="something other than forecasters"):
         train_routes(traces(), tmp_path / "mine")
+
+
+def test_several_answers_to_a_question_show_how_alike_they_are(tmp_path):
+    train_routes(traces(), tmp_path / "once")
+    assert load_correlation(tmp_path / "once") is None
+    train_routes([*traces(), *traces()], tmp_path / "twice")  # the same answers again
+    assert load_correlation(tmp_path / "twice") == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("content", ['{"correlation": 2}', '{"correlation": "x"}', "[]"])
+def test_a_damaged_correlation_is_named(tmp_path, content):
+    (tmp_path / "revisers.json").write_text(content)
+    with pytest.raises(InputError, match=r"revisers.json: is damaged"):
+        load_correlation(tmp_path)
 
 
 def test_a_damaged_file_is_named(tmp_path):

@@ -14,7 +14,7 @@ from shadowprice.market import POLICIES
 from shadowprice.market.anytime import Anytime
 from shadowprice.types import Forecast, Request
 
-from ..engine.worlds import ANYTIME, DOLLARS, UNEVEN
+from ..engine.worlds import DOLLARS, PROBED, UNEVEN
 
 PRACTICAL = [*(name for name in POLICIES if name not in ("oracle", "clairvoyant")), "index"]
 # How an attempt can end other than with an answer. All of them may happen to a client of an honest server.
@@ -105,7 +105,7 @@ class _Teller:
                 rng.choice([0.02, 0.5, 1.5]),
                 [rng.choice([0.0, 0.1, 0.5, 0.9, 1.0]) for _ in lengths],
             ),
-            anytime=rng.choice([None, ANYTIME]),
+            anytime=rng.choice([None, PROBED]),
             lengths=lengths,
             budget=self.budget(lengths, settings, rates),
             settings=settings,

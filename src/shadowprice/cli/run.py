@@ -132,7 +132,8 @@ def add(commands: Commands) -> None:
         type=int,
         default=1,
         metavar="K",
-        help="answers per request from its grant, one after the other (default: 1)",
+        help="answers per request from its grant, one after the other, until one is correct (default: 1); "
+        "with --routes each from the route that is worth most then",
     )
     command.add_argument(
         "--temperature",
@@ -276,7 +277,8 @@ def _make_run(
 def _settings(options: argparse.Namespace, routes: list[Route]) -> dict[str, Any]:
     """The settings of the run."""
     if routes:
-        return {"policy": "routes", "max_tokens": options.max_tokens, "rates": routes[0].rates}
+        common = {"max_tokens": options.max_tokens, "samples": options.samples, "rates": routes[0].rates}
+        return {"policy": "routes", **common}
     return {
         "policy": options.policy or "",
         "accounting": options.accounting or "",
@@ -302,8 +304,7 @@ def routes_of(options: argparse.Namespace) -> list[Route]:
         "--rate-in": options.rate_in, "--rate-out": options.rate_out, "--rate-cached": options.rate_cached,
         "--count": options.count, "--model": options.model, "--policy": options.policy,
         "--accounting": options.accounting, "--landing": options.landing, "--limit-field": options.limit_field,
-        "--samples": options.samples != 1, "--no-reclaim": options.no_reclaim, "--teacher-url": options.teacher_url,
-        "--forecast": options.forecast,
+        "--no-reclaim": options.no_reclaim, "--teacher-url": options.teacher_url, "--forecast": options.forecast,
     }  # fmt: skip
     if wrong := next((name for name, value in given.items() if value), None):
         raise InputError(

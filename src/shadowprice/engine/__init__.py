@@ -4,6 +4,7 @@ scheduler   what a scheduler is, and what all of them share
 reserved    any policy, cleared in rounds
 metered     serving by index
 landing     any of these, and landings for what they leave without an answer
+probing     which requests are asked for their final answer while they run
 loops       answers that repeat themselves
 routed      several models at one price: `market.menu`, in expected cost
 auto        index where answers can be continued, else expected: the default of `run`
@@ -86,10 +87,8 @@ class Settings:
             if self.options or self.samples != 1 or not self.reclaim or self.accounting != "metered":
                 raise InputError("policy auto cannot be combined with other settings", fix="name a policy")
         elif self.policy == "routes":
-            if self.options or self.samples != 1 or not self.reclaim or self.accounting != "metered" or self.landing:
-                raise InputError(
-                    "routes cannot be combined with other policies, samples or landings", fix="leave them out"
-                )
+            if self.options or not self.reclaim or self.accounting != "metered" or self.landing:
+                raise InputError("routes cannot be combined with other policies or landings", fix="leave them out")
         elif self.policy == "index":
             if self.accounting != "metered":
                 raise InputError("policy index needs metered accounting", fix="use metered")
@@ -102,7 +101,7 @@ class Settings:
         if self.accounting == "metered":
             if not self.reclaim:
                 raise InputError("no reclaim in metered accounting: only what is used counts", fix="use reserved")
-            if self.samples != 1:
+            if self.samples != 1 and self.policy != "routes":
                 raise InputError("several samples in metered accounting", fix="use reserved")
 
     def command(self, budget: str) -> str:

@@ -10,8 +10,13 @@ when none is left. A dead route leaves the menu of all requests. What was spent 
 
 **Cascades.** With a reviser for a route, its answer is evidence (`forecast.revise`): how likely it is correct, and what
 to expect of the other routes. If another route promises more, the answer is kept and the request stays in the market,
-where only the gain counts: a chance of p where the answer at hand has q is worth p - q. What it buys replaces the
-answer if it ends; if it is cut, the answer at hand stays.
+where only the gain counts: a chance of p where the answer at hand has q is worth p - q. Of both answers the one that
+is more likely correct, given its length, is the result.
+
+**Samples.** With `samples` above 1 a grader is a verifier: an answer that it finds wrong is bought again, from the same
+route or another, as long as that is worth its price, and the first correct one ends the request. A wrong answer lowers
+what the next one promises, because answers to one question are alike (`market.samples`). Samples are bought one by one,
+but the market counts on them from the start (`Pieces.repeated`). Without a grade the first answer is final.
 
 **Prompts.** What a prompt costs is reserved by its bound, and expected by what earlier prompts took of theirs.
 """
@@ -36,6 +41,8 @@ from shadowprice.market.gittins import chunks
 from shadowprice.market.menu import clear_menu
 from shadowprice.market.options import DECLINE, Option, at_price
 from shadowprice.market.pieces import Pieces
+from shadowprice.market.samples import next_samples
+from shadowprice.shape import Shape
 from shadowprice.types import Completion, Forecast, Request, Result
 
 _FIRST_LESSON = 24  # answers of a route that have ended, before its forecasts are corrected
@@ -60,6 +67,12 @@ class _Kept(NamedTuple):
     correct: bool | None
     route: str
     chance: float
+    sample: int
+
+    @property
+    def worth(self) -> tuple[float, bool]:
+        """Of two answers the likelier one; a part of an answer is worth less than a wrong one."""
+        return self.chance, self.answer.finish == "stop"
 
 
 @dataclass
@@ -71,6 +84,7 @@ class _Site:
     cap: Array  # tokens that its context and the caller leave for an answer; 0: not for this request
     age: NDArray[np.int64]  # of answers that ended or were cut here
     ended: NDArray[np.bool_]
+    taken: NDArray[np.int64]  # samples
     lesson: int = _FIRST_LESSON
     corrected: Forecast | None = None
     reason: str = ""  # why it left the menu
@@ -90,6 +104,8 @@ class Routed:
     revisers  by the names of two routes: what an answer of the first says about the second; a route with itself: about
               the answer
     whole     answers are bought whole, up to their caps: the market chooses routes, and not how long answers may take
+    samples   answers that a request may have from each route, while a grader finds them wrong; `correlation` is that
+              between the grades of two answers to a question (`market.samples.correlation_of`)
     """
 
     policy = "routes"
@@ -103,19 +119,21 @@ class Routed:
         revisers: Mapping[tuple[str, str], Reviser] | None = None,
         learn: bool = True,
         whole: bool = False,
+        samples: int = 1,
+        correlation: float = 0.5,
     ) -> None:
         self.rounds: list[Round] = []
         self.revisers, self.learn, self.whole = dict(revisers or {}), learn, whole
+        self.samples, self.correlation = samples, correlation
         self._batch = Batch(max_tokens, attempts)
-        nothing = Forecast([])
-        self._sites = [
-            _Site(route, nothing, np.zeros(0), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=bool)) for route in routes
-        ]
+        nothing, none = Forecast([]), np.zeros(0, dtype=np.int64)
+        self._sites = [_Site(route, nothing, np.zeros(0), none, np.zeros(0, dtype=bool), none) for route in routes]
         self._names = {route.name: number for number, route in enumerate(routes)}
         self._prompt: NDArray[np.int64] = np.zeros(0, dtype=np.int64)  # bounds
         self._queue: list[_Turn] = []
         self._running: dict[int, tuple[Work, float]] = {}  # by place, with the units that it is expected to cost
         self._kept: dict[int, _Kept] = {}
+        self._wrong: dict[int, int] = {}  # answers of any route that are known to be wrong, by place
         self._charged: dict[int, dict[str, int]] = {}  # units by route, by place
         self._answers = 0  # since the last clearing
         self._outdated = True
@@ -154,6 +172,7 @@ class Routed:
             site.cap = np.concatenate([site.cap, np.fmin(own, room)])
             site.age = np.concatenate([site.age, np.zeros(more, dtype=np.int64)])
             site.ended = np.concatenate([site.ended, np.zeros(more, dtype=bool)])
+            site.taken = np.concatenate([site.taken, np.zeros(more, dtype=np.int64)])
         self._outdated = True
 
     def restore(
@@ -164,7 +183,8 @@ class Routed:
             self._count(place, state.extra.get("charged"))
         elif route in self._names:  # an answer at hand: it may be replaced, as before the restart
             self._batch.paid(place, state)
-            self._keep(place, self._names[route], state, None)
+            # With samples alone, only an answer that was wrong did not end its request.
+            self._keep(place, self._names[route], state, False if self.samples > 1 and not self.revisers else None)
         self._outdated = True
 
     def charged(self, costs: Mapping[int, int]) -> None:
@@ -223,33 +243,38 @@ class Routed:
 
     def _answered(self, place: int, site: _Site, answer: Completion, correct: bool | None) -> Result | None:
         """The result, or None while a dearer route may still be worth its price."""
-        kept = self._kept.get(place)
-        if kept is not None and answer.finish == "length":  # the answer at hand is better than a part of another
-            site.cap[place] = 0
-            return self._settled(place)
         self._keep(place, self._names[site.route.name], answer, correct)
         return self._settled(place)
 
     def _keep(self, place: int, number: int, answer: Completion, correct: bool | None) -> None:
-        """Keeps an answer, and revises what is expected of the other routes."""
+        """Keeps an answer, unless the one at hand is better, and revises what is expected of the other routes."""
         name = self._sites[number].route.name
         evidence = Evidence([answer.tokens], [float(answer.finish == "length")])
         own = self.revisers.get((name, name))
         chance = 0.0 if answer.finish == "length" else 1.0
-        if own is not None and answer.finish == "stop":  # not by `correct`: grades are for measuring
+        if self.samples > 1 and correct is not None:
+            chance = float(correct)
+        elif own is not None and answer.finish == "stop":  # not by `correct`: grades are for measuring
             chance = float(own.chance(self._sites[number].forecast.take([place]), evidence)[0])
+        again = self.samples > 1 and correct is False and answer.finish == "stop"
+        if self.samples > 1 and not chance:
+            self._wrong[place] = self._wrong.get(place, 0) + 1
+        sample = int(self._sites[number].taken[place])
         for site in self._sites:
             if site.route.name == name:
-                site.cap[place] = 0  # the same answer again
+                site.taken[place] += 1
+                if not again or site.taken[place] >= self.samples:
+                    site.cap[place] = 0  # the same answer again
             elif (reviser := self.revisers.get((name, site.route.name))) is not None:
                 site.forecast = _with(site.forecast, place, reviser.revise(site.forecast.take([place]), evidence))
                 site.corrected = None
-        self._kept[place] = _Kept(answer, correct, name, chance)
+        before, now = self._kept.get(place), _Kept(answer, correct, name, chance, sample)
+        self._kept[place] = now if before is None or now.worth >= before.worth else before
 
     def _settled(self, place: int) -> Result | None:
         """The result if no other route promises more than the answer at hand."""
         chance = self._kept[place].chance
-        if self.revisers and any(
+        if (self.revisers or self.samples > 1) and any(
             not site.reason and site.cap[place] >= 1 and _solve(site.forecast, place) > chance for site in self._sites
         ):
             return None
@@ -258,7 +283,8 @@ class Routed:
     def _chosen(self, place: int) -> Result:
         kept = self._kept.pop(place)
         charged = self._charged.get(place, {})
-        return self._batch.answered(place, kept.answer, kept.correct, route=kept.route, charged=charged)
+        which = {"sample": kept.sample} if self.samples > 1 else {}
+        return self._batch.answered(place, kept.answer, kept.correct, route=kept.route, charged=charged, **which)
 
     def _after_error(self, report: Report, site: _Site) -> Result | None:
         """None: the request waits again, with this route or without it."""
@@ -349,7 +375,12 @@ class Routed:
             forecast = replace_solve(forecast, solve)
         plan = chunks(forecast, np.minimum(site.cap[waiting], payable), 0, entry)
         pieces = Pieces.of(plan)
-        return Option(pieces.whole() if self.whole else pieces, rates.output / 10**6)
+        pieces = pieces.whole() if self.whole else pieces
+        if self.samples > 1:
+            wrong = np.array([self._wrong.get(place, 0) for place in waiting.tolist()])
+            left = self.samples - site.taken[waiting]
+            pieces = pieces.repeated(*next_samples(forecast.solve, wrong, left, self.correlation))
+        return Option(pieces, rates.output / 10**6)
 
     def _expected(self, site: _Site) -> Forecast:
         """The forecast of a route, corrected by the answers that have ended there."""
@@ -371,19 +402,25 @@ class Routed:
     def _work(self, turn: _Turn) -> Work:
         route, request = self._sites[turn.route].route, self._batch.requests[turn.place]
         bound = route.rates.bound(int(self._prompt[turn.place]), turn.limit)
-        return Work(turn.place, request, turn.limit, bound, request.body, route=route.name)
+        sample = int(self._sites[turn.route].taken[turn.place])
+        body = {**request.body, "seed": sample} if self.samples > 1 else request.body
+        return Work(turn.place, request, turn.limit, bound, body, sample=sample, route=route.name)
 
 
 def replace_solve(forecast: Forecast, solve: Array) -> Forecast:
     """The same lengths with other chances."""
+    return _shaped(forecast, forecast.shape, solve)
+
+
+def _shaped(forecast: Forecast, shape: Shape | None, solve: Array | None = None) -> Forecast:
     return Forecast(
         forecast.tokens,
         forecast.spread,
-        solve,
+        forecast.solve if solve is None else solve,
         forecast.tail,
         forecast.solved_tokens,
         forecast.solved_spread,
-        forecast.shape,
+        shape,
     )
 
 
@@ -392,6 +429,6 @@ def _solve(forecast: Forecast, place: int) -> float:
 
 
 def _with(forecast: Forecast, place: int, one: Forecast) -> Forecast:
-    """The forecast with that of one request replaced."""
-    parts = [forecast.take(range(place)), one, forecast.take(range(place + 1, len(forecast)))]
+    """The forecast with that of one request replaced; all keep the shape, which a forecast has once."""
+    parts = [forecast.take(range(place)), _shaped(one, forecast.shape), forecast.take(range(place + 1, len(forecast)))]
     return Forecast.joined([part for part in parts if len(part)])

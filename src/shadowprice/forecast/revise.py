@@ -11,6 +11,10 @@ same form serves the *cascade*, where the evidence is about the very answer that
 by ridge regression (censored lengths are imputed) and logistic regression, both with a prior around "the forecast is
 right". Then everything is calibrated (`calibration`). A request without evidence keeps its forecast.
 
+A market cuts answers earlier than traces do, and a question whose answer was cut is harder than one whose answer ended
+there. So there are weights of their own for answers that were cut, learned from all that a limit, drawn from the
+lengths of the others, would have cut.
+
     reviser = Reviser.fit(forecast, Evidence.from_traces(prompts, scout_traces), traces)
     reviser.revise(forecast, evidence)
 """
@@ -37,7 +41,7 @@ FEWEST = 30  # traces with evidence
 _PASSES = 4  # censored lengths depend on the fit
 _PRIOR_SD = 1.0  # of a weight, in log tokens or log odds per standard deviation of a feature
 _EDGE = 3.0  # standard deviations: features are clipped there
-_COLUMNS = 8
+_COLUMNS = 7
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,8 +102,8 @@ class Evidence:
 
 
 @dataclass(frozen=True, eq=False)
-class Reviser:
-    """A correction of forecasts by evidence, made by `fit`.
+class _Weights:
+    """A correction of forecasts by answers of one kind: that ended, or that were cut.
 
     centre, scale  of the features
     length, odds   weights of the features
@@ -113,15 +117,9 @@ class Reviser:
 
     @classmethod
     def fit(cls, forecast: Forecast, evidence: Evidence, traces: Sequence[Trace]) -> Self:
-        """From forecasts for `traces`, one each, by a forecaster that was not trained on them, and the evidence."""
-        if not len(forecast) == len(evidence) == len(traces):
-            sizes = f"{len(forecast)} forecasts, {len(evidence)} answers as evidence, {len(traces)} traces"
-            raise InputError(f"one of each per request is needed: {sizes}")
-        some = np.flatnonzero(evidence.known)
-        if some.size < FEWEST:
-            problem = f"{some.size} questions have answers of both models, {FEWEST} are needed"
-            raise InputError(problem, fix="give traces that share questions")
-        forecast, evidence, traces = forecast.take(some), evidence.take(some), [traces[i] for i in some.tolist()]
+        if not traces:  # nothing to learn from: no correction
+            zero = np.zeros(_COLUMNS)
+            return cls(zero, np.ones(_COLUMNS), zero, zero, Calibration())
         raw = _features(forecast, evidence)
         centre, scale = raw.mean(0), np.maximum(raw.std(0), 1e-6)
         x = _standardised(raw, centre, scale)
@@ -135,20 +133,7 @@ class Reviser:
         return cls(centre, scale, length, odds, Calibration.fit(first._shifted(forecast, evidence), traces))
 
     def revise(self, forecast: Forecast, evidence: Evidence) -> Forecast:
-        """The forecasts, corrected where there is evidence."""
-        if len(forecast) != len(evidence):
-            raise InputError(f"{len(forecast)} forecasts, and evidence for {len(evidence)} requests")
-        some = np.flatnonzero(evidence.known)
-        if not some.size:
-            return forecast
-        revised = self.calibration.apply(self._shifted(forecast.take(some), evidence.take(some)))
-        others = np.flatnonzero(~evidence.known)
-        back = np.argsort(np.concatenate([some, others]), kind="stable")
-        return Forecast.joined([revised, forecast.take(others)]).take(back)
-
-    def chance(self, forecast: Forecast, evidence: Evidence) -> Array:
-        """The chance that an answer is correct, given what is known about it: what a cascade decides by."""
-        return np.broadcast_to(self.revise(forecast, evidence).solve, (len(forecast),))
+        return self.calibration.apply(self._shifted(forecast, evidence))
 
     def _shifted(self, forecast: Forecast, evidence: Evidence) -> Forecast:
         x = _standardised(_features(forecast, evidence), self.centre, self.scale)
@@ -165,12 +150,65 @@ class Reviser:
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Self:
-        """What `to_dict` gave; raises ValueError for anything else."""
         arrays = [np.asarray(record[name], dtype=np.float64) for name in ("centre", "scale", "length", "odds")]
         if any(each.shape != (_COLUMNS,) or not np.isfinite(each).all() for each in arrays) or (arrays[1] <= 0).any():
             raise ValueError("not a reviser")
         centre, scale, length, odds = arrays
         return cls(centre, scale, length, odds, Calibration.from_dict(record["calibration"]))
+
+
+@dataclass(frozen=True, eq=False)
+class Reviser:
+    """A correction of forecasts by evidence, made by `fit`: by answers that ended, and by answers that were cut."""
+
+    ended: _Weights
+    cut: _Weights
+
+    @classmethod
+    def fit(cls, forecast: Forecast, evidence: Evidence, traces: Sequence[Trace]) -> Self:
+        """From forecasts for `traces`, one each, by a forecaster that was not trained on them, and the evidence."""
+        if not len(forecast) == len(evidence) == len(traces):
+            sizes = f"{len(forecast)} forecasts, {len(evidence)} answers as evidence, {len(traces)} traces"
+            raise InputError(f"one of each per request is needed: {sizes}")
+        some = np.flatnonzero(evidence.known)
+        if some.size < FEWEST:
+            problem = f"{some.size} questions have answers of both models, {FEWEST} are needed"
+            raise InputError(problem, fix="give traces that share questions")
+        ended = some[evidence.cut[some] == 0]
+        limit = np.random.default_rng(0).permutation(evidence.tokens[some])  # independent of the answer's own length
+        longer = evidence.tokens[some] > limit
+        cut = some[longer]
+        stopped = Evidence(limit[longer], 1.0, evidence.log_prob[cut], evidence.agreement[cut])
+        pairs = ((ended, evidence.take(ended)), (cut, stopped))
+        return cls(*(_Weights.fit(forecast.take(who), what, [traces[i] for i in who.tolist()]) for who, what in pairs))
+
+    def revise(self, forecast: Forecast, evidence: Evidence) -> Forecast:
+        """The forecasts, corrected where there is evidence."""
+        if len(forecast) != len(evidence):
+            raise InputError(f"{len(forecast)} forecasts, and evidence for {len(evidence)} requests")
+        if not evidence.known.any():
+            return forecast
+        cut = evidence.known & (evidence.cut > 0)
+        groups = [np.flatnonzero(who) for who in (evidence.known & ~cut, cut, ~evidence.known)]
+        parts = [
+            each.revise(forecast.take(who), evidence.take(who))
+            for each, who in zip((self.ended, self.cut), groups, strict=False)
+            if who.size
+        ]
+        joined = Forecast.joined([*parts, forecast.take(groups[2])] if groups[2].size else parts)
+        return joined.take(np.argsort(np.concatenate(groups), kind="stable"))
+
+    def chance(self, forecast: Forecast, evidence: Evidence) -> Array:
+        """The chance that an answer is correct, given what is known about it: what a cascade decides by."""
+        return np.broadcast_to(self.revise(forecast, evidence).solve, (len(forecast),))
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"ended": self.ended.to_dict(), "cut": self.cut.to_dict()}
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> Self:
+        """What `to_dict` gave; raises ValueError for anything else."""
+        return cls(_Weights.from_dict(record["ended"]), _Weights.from_dict(record["cut"]))
 
 
 def _features(forecast: Forecast, evidence: Evidence) -> Array:
@@ -181,7 +219,6 @@ def _features(forecast: Forecast, evidence: Evidence) -> Array:
         np.ones_like(length),
         length,
         length**2,
-        evidence.cut,
         forecast_length,
         _odds(forecast),
         np.nan_to_num(evidence.log_prob),

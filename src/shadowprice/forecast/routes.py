@@ -1,7 +1,8 @@
 """Forecasters of several models that answered the same questions, and what an answer of one says about another.
 
     OUT/NAME/            a forecaster for each model
-    OUT/revisers.json    for every pair of models that share enough questions: a `Reviser`
+    OUT/revisers.json    for every pair of models that share enough questions: a `Reviser`; and the correlation between
+                         the grades of several answers to a question, if traces have them (`market.samples`)
 
 A reviser is fitted on questions that its forecaster was not trained on: one half of them trains the forecasters, the
 other half the revisers. The forecasters that are saved are trained on all.
@@ -14,6 +15,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import orjson
 
@@ -23,6 +25,7 @@ from shadowprice.forecast.splits import held_out, question_key, questions_of
 from shadowprice.forecast.text import TextForecaster
 from shadowprice.forecast.training import FEWEST_QUESTIONS, sizes
 from shadowprice.formats.files import read_regular, replacing
+from shadowprice.market.samples import correlation_of
 from shadowprice.types import Trace
 
 REVISERS = "revisers.json"
@@ -60,7 +63,7 @@ def train_routes(
     revisers = _revisers(by_model)
     pairs = [{"from": names[one], "to": names[other], **each.to_dict()} for (one, other), each in revisers.items()]
     with replacing([place / REVISERS]) as (file,):
-        file.write(orjson.dumps({"format": 1, "pairs": pairs}))
+        file.write(orjson.dumps({"format": 2, "pairs": pairs, "correlation": _correlation(by_model)}))
     return {model: place / name for model, name in names.items()}
 
 
@@ -85,13 +88,42 @@ def _revisers(by_model: Mapping[str, Sequence[Trace]]) -> dict[tuple[str, str], 
     return found
 
 
+def _correlation(by_model: Mapping[str, Sequence[Trace]]) -> float | None:
+    """Between the grades of two answers of a model to one question; None: no question has two."""
+    answers: defaultdict[tuple[str, str], list[bool]] = defaultdict(list)
+    for model, some in by_model.items():
+        for trace in some:
+            if trace.correct is not None:
+                answers[model, question_key(trace.prompt)].append(trace.correct)
+    several = [each for each in answers.values() if len(each) > 1]
+    return correlation_of(several) if len(several) >= FEWEST else None
+
+
 def load_revisers(folder: str | os.PathLike[str]) -> dict[tuple[str, str], Reviser]:
     """By the folder names of two models: what an answer of the first says about the second; none without a file."""
-    path = Path(folder) / REVISERS
-    if not path.exists():
-        return {}
     try:
-        record = orjson.loads(read_regular(path))
-        return {(str(each["from"]), str(each["to"])): Reviser.from_dict(each) for each in record["pairs"]}
-    except (ValueError, KeyError, TypeError):
-        raise InputError("is damaged", path=path, fix="make it again with `shadowprice train --routes`") from None
+        pairs = _record(folder).get("pairs", [])
+        return {(str(each["from"]), str(each["to"])): Reviser.from_dict(each) for each in pairs}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise _damaged(folder) from None
+
+
+def load_correlation(folder: str | os.PathLike[str]) -> float | None:
+    """Between the grades of two answers to a question; None if it was not learned."""
+    try:
+        found = _record(folder).get("correlation")
+        if found is not None and not 0 <= found <= 1:
+            raise ValueError
+    except (ValueError, TypeError, AttributeError):
+        raise _damaged(folder) from None
+    return None if found is None else float(found)
+
+
+def _record(folder: str | os.PathLike[str]) -> Any:
+    path = Path(folder) / REVISERS
+    return orjson.loads(read_regular(path)) if path.exists() else {}
+
+
+def _damaged(folder: str | os.PathLike[str]) -> InputError:
+    fix = "make it again with `shadowprice train --routes`"
+    return InputError("is damaged, or of an earlier version", path=Path(folder) / REVISERS, fix=fix)

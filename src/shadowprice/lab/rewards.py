@@ -3,8 +3,8 @@
 Rewards and costs are predicted from the prompt by `KernelRegression`, fitted on other prompts. Then the prompts are
 served under a hard budget as `engine.routed` serves them: cleared by `market.menu`, the surest first, and cleared again
 as real costs become known.
-Before an answer is bought, the most it can cost has to be left; an answer that costs more is cut there and worth
-nothing.
+An answer is limited to what is left, less what the others need for their cheapest; one that costs more is cut there and
+worth nothing, so what it promises is weighted by the chance that it fits.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from shadowprice.market.options import DECLINE, Option, Step, at_price
 
 _ROUNDS = 60
 _NANO = 1e9
-_MARGIN = 1.5  # times the largest cost that was ever seen: the bound of an answer, above which it would be cut
+_LAST = 30  # a round serves at most this part of those who wait: the last ones adapt to what the others cost
+_MARGIN = 1.5  # times the largest cost that was ever seen, of what was expected: the limit of an answer
 _RESERVE = 1.1  # times what the cheapest answers of those who wait are expected to cost
 
 
@@ -66,11 +67,21 @@ def read_outcomes(path: str | os.PathLike[str]) -> Outcomes:
 
 @dataclass(frozen=True, eq=False)
 class Predicted:
-    """What is expected of every model on every prompt, and the most that it can cost."""
+    """What is expected of every model on every prompt.
+
+    ratio  by model, sorted: real costs of other prompts as multiples of what was expected of them
+    """
 
     reward: Array
     cost: Array
-    bound: Array
+    ratio: Array
+
+    def fits(self, place: int, limit: float) -> Array:
+        """The chance that an answer costs at most `limit`, by model."""
+        multiple = limit / self.cost[place]
+        return np.array(
+            [np.searchsorted(r, m, side="right") for r, m in zip(self.ratio.T, multiple, strict=True)]
+        ) / len(self.ratio)
 
 
 def predict(fit: Outcomes, test: Outcomes) -> Predicted:
@@ -83,10 +94,9 @@ def predict(fit: Outcomes, test: Outcomes) -> Predicted:
     arms = len(fit.models)
     # The mean of a cost is above what the mean of its logarithm says, by one factor per model.
     factor = fit.cost.sum(0) / np.exp(known[:, 1 + arms :]).sum(0)
-    cost = np.exp(found[:, 1 + arms :]) * factor
-    above = (fit.cost / (np.exp(known[:, 1 + arms :]) * factor)).max(0)
-    bound = np.minimum(_MARGIN * above * cost, _MARGIN * fit.cost.max(0))
-    return Predicted(np.clip(found[:, :1] + found[:, 1 : 1 + arms], 0.0, 1.0), cost, bound)
+    ratio = np.sort(fit.cost / (np.exp(known[:, 1 + arms :]) * factor), axis=0)
+    reward = np.clip(found[:, :1] + found[:, 1 : 1 + arms], 0.0, 1.0)
+    return Predicted(reward, np.exp(found[:, 1 + arms :]) * factor, ratio)
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,32 +113,34 @@ def serve(expected: Predicted, test: Outcomes, budget: float) -> Served:
     n = len(test)
     served = Served(np.full(n, DECLINE), np.zeros(n), np.zeros(n))
     waiting, left = np.arange(n), budget
-    step = max(1, n // _ROUNDS)
-    cheapest = expected.cost.argmin(1)
-    least = expected.cost[np.arange(n), cheapest]
+    least = _RESERVE * expected.cost.min(1)
     while waiting.size:
-        order, chosen = _plan(expected, waiting, left)
+        order, chosen, price = _plan(expected, waiting, left)
+        step = max(1, min(n // _ROUNDS, waiting.size // _LAST))
         # Others must still be able to buy their cheapest answer, as far as the market serves them at all.
-        later = _RESERVE * float(least[waiting[chosen != DECLINE]].sum())
-        for at in order[:step]:
+        reserved = np.where(chosen != DECLINE, least[waiting], 0.0)
+        later = float(reserved.sum())
+        for at in order[:step].tolist():
             place = int(waiting[at])
-            later -= _RESERVE * float(least[place]) * (chosen[at] != DECLINE)
-            arm = _affordable(expected, place, int(chosen[at]), left - later)
-            if arm == DECLINE and chosen[at] != DECLINE and expected.bound[place, cheapest[place]] <= left:
-                arm = int(cheapest[place])
+            later -= float(reserved[at])
+            limit = max(left - later, min(left, float(reserved[at])))
+            arm = _best(expected, place, int(chosen[at]), price, limit)
             if arm == DECLINE:
                 continue
-            cost, bound = float(test.cost[place, arm]), float(expected.bound[place, arm])
-            served.model[place], served.spent[place] = arm, min(cost, bound)
-            served.reward[place] = test.reward[place, arm] if cost <= bound else 0.0
-            left -= min(cost, bound)
+            most = min(limit, _MARGIN * float(expected.ratio[-1, arm] * expected.cost[place, arm]))
+            cost = float(test.cost[place, arm])
+            served.model[place], served.spent[place] = arm, min(cost, most)
+            served.reward[place] = test.reward[place, arm] if cost <= most else 0.0
+            left -= min(cost, most)
         waiting = np.delete(waiting, order[:step])
     assert served.spent.sum() <= budget * (1 + 1e-12)
     return served
 
 
-def _plan(expected: Predicted, waiting: NDArray[np.intp], left: float) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
-    """The model of every prompt that waits, and the prompts in the order in which they are served."""
+def _plan(
+    expected: Predicted, waiting: NDArray[np.intp], left: float
+) -> tuple[NDArray[np.intp], NDArray[np.int64], float]:
+    """The order in which the prompts that wait are served, the model of each, and the price of a dollar."""
     reward, cost = expected.reward[waiting], expected.cost[waiting]
     menu = [Option(Step(cost[:, arm] * _NANO, reward[:, arm])) for arm in range(reward.shape[1])]
     cleared = clear_menu(menu, max(0.0, left) * _NANO)
@@ -137,17 +149,17 @@ def _plan(expected: Predicted, waiting: NDArray[np.intp], left: float) -> tuple[
         _, units, value = at_price(option, np.asarray(cleared.price))
         surplus[arm] = value - cleared.price * units
     sure = np.diff(np.sort(surplus, axis=0)[-2:], axis=0)[0]
-    return np.argsort(-sure, kind="stable"), cleared.option
+    return np.argsort(-sure, kind="stable"), cleared.option, cleared.price * _NANO
 
 
-def _affordable(expected: Predicted, place: int, arm: int, left: float) -> int:
-    """The model itself, or the best cheaper one whose bound is left."""
-    bound, cost, reward = expected.bound[place], expected.cost[place], expected.reward[place]
-    if arm != DECLINE and bound[arm] <= left:
-        return arm
-    most = np.inf if arm == DECLINE else cost[arm]
-    fitting = np.flatnonzero((bound <= left) & (cost <= most))
-    return int(fitting[np.argmax(reward[fitting])]) if fitting.size else DECLINE
+def _best(expected: Predicted, place: int, chosen: int, price: float, limit: float) -> int:
+    """The model that the market chose, or a better one if its answer might not fit in what is left."""
+    fits = expected.fits(place, limit)
+    if chosen != DECLINE and fits[chosen] == 1.0:
+        return chosen
+    surplus = expected.reward[place] * fits - price * expected.cost[place]
+    best = int(surplus.argmax())
+    return best if surplus[best] > 0 else DECLINE
 
 
 # --- what it is compared with -------------------------------------------------------------------

@@ -44,6 +44,21 @@ class Pieces(Curve):
         slope = (self.slope * self.length).sum(1, keepdims=True) / np.maximum(length, 1e-300)
         return type(self)(slope, length, self.stop.max(1, keepdims=True), self.cap)
 
+    def repeated(self, share: Array, reach: Array) -> Self:
+        """The same for several samples, one after the other: column k of row i is for the k-th that query i may have.
+
+        share  what it gains, as a multiple of what the pieces say
+        reach  the chance that it is bought, because all before it were wrong
+        """
+        rows = len(self)
+        slope = (self.slope[:, :, None] * share[:, None, :]).reshape(rows, -1)
+        length = (self.length[:, :, None] * reach[:, None, :]).reshape(rows, -1)
+        stop = np.repeat(self.stop, share.shape[1], axis=1)
+        slope = np.where(length > 0, slope, 0.0)
+        order = np.argsort(-slope, axis=1, kind="stable")
+        rows_in_order = np.arange(rows)[:, None], order
+        return type(self)(slope[rows_in_order], length[rows_in_order], stop[rows_in_order], self.cap)
+
     def __len__(self) -> int:
         return len(self.slope)
 

@@ -22,7 +22,7 @@ from scipy.special import comb
 from shadowprice.arrays import Array, checked, checked_scalar
 from shadowprice.errors import MarketError
 from shadowprice.market.curves import Expected
-from shadowprice.market.options import Option
+from shadowprice.market.options import Ints, Option
 
 
 def any_correct(chance: ArrayLike, samples: int, correlation: float = 0.0) -> Array:
@@ -51,6 +51,21 @@ def _run(chance: Array, length: int, r: float, start: Array, before: int = 0) ->
         below = 1 - r + (before + j) * r
         product = product * ((chance * (1 - r) + j * r) / below if below > 0 else chance)
     return product
+
+
+def next_samples(chance: ArrayLike, wrong: Ints, left: Ints, correlation: float) -> tuple[Array, Array]:
+    """What each further answer promises, as a share of `chance`, and the chance that it is needed.
+
+    After `wrong` answers to a query that were wrong the next is correct with p (1 - r) / (1 - r + wrong r). Row i has
+    the answers that query i may still have, `left` of them.
+    """
+    r = min(correlation, 1 - 1e-9)  # at 1 the first answer is all there is
+    each = np.arange(max(1, int(left.max(initial=1))), dtype=np.float64)
+    share: Array = (1 - r) / (1 - r + (wrong[:, None] + each) * r)
+    p = np.broadcast_to(np.asarray(chance, dtype=np.float64), wrong.shape)[:, None]
+    before = np.cumprod(1 - p * share, axis=1)
+    reach = np.hstack([np.ones((wrong.size, 1)), before[:, :-1]])
+    return share, np.where(each < left[:, None], reach, 0.0)
 
 
 def correlation_of(correct: Sequence[Sequence[bool]]) -> float:
