@@ -59,8 +59,12 @@ build/litellm/bin/litellm:
 	$(PYTHON) -m venv build/litellm
 	build/litellm/bin/python -m pip install --quiet --disable-pip-version-check 'litellm[proxy]'
 
-# The gateway beside LiteLLM's proxy: what it costs, whether budgets hold, hostile clients. Half an hour.
+build/portkey/node_modules/@portkey-ai/gateway:
+	npm install --silent --prefix build/portkey @portkey-ai/gateway
+
+# The gateway beside LiteLLM's proxy and Portkey's: what it costs, whether budgets hold, hostile clients. Half an hour.
 bench-gateway: $(READY) build/litellm/bin/litellm
+	-$(MAKE) build/portkey/node_modules/@portkey-ai/gateway
 	$(BIN)/python benchmarks/gateway.py
 	$(BIN)/python benchmarks/gateway.py --memory 200000
 	$(BIN)/python benchmarks/overspend.py

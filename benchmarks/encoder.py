@@ -1,25 +1,28 @@
-"""A fine-tuned encoder compared with the text forecaster: the same training traces, the same test traces.
+"""Fine-tuned encoders compared with the text forecaster: the same training traces, the same test traces.
 
-    python benchmarks/encoder.py BASE --train TRACES... --test TRACES [--cap TOKENS] [--epochs N] [--questions N]
-                                 [--max-length N] [--learning-rate X]
+    python benchmarks/encoder.py BASE... --train TRACES... --test TRACES... [--cap TOKENS] [--epochs N] [--questions N]
+                                 [--max-length N] [--learning-rate X] [--threads N]
 
-BASE is an encoder: a folder, or a name on the Hugging Face hub. The average difference of each model from the others
-is subtracted from the lengths to train on, as the text forecaster does by itself. One thread, so that processor time
+BASE is an encoder: a folder, or a name on the Hugging Face hub. Each is compared on every file of test traces; the
+forecaster that ships, adapted to the training traces, is compared as well. The average difference of each model from
+the others is subtracted from the lengths to train on, as the text forecaster does by itself. Processor time, so that it
 can be compared.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from shadowprice.forecast import Forecaster
+from shadowprice.forecast import DEFAULT, Forecaster, load
 from shadowprice.forecast.encoder import EncoderForecaster
 from shadowprice.forecast.evaluation import evaluate
 from shadowprice.forecast.splits import question_key, questions_of
@@ -53,50 +56,62 @@ def traces_of_some(traces: Sequence[Trace], questions: int) -> list[Trace]:
     return [trace for trace in traces if question_key(trace.prompt) in chosen]
 
 
-def row(name: str, make: Callable[[], Forecaster], test: Sequence[Trace]) -> str:
+def rows(name: str, make: Callable[[], Forecaster], tests: dict[str, list[Trace]]) -> Iterator[str]:
     start = time.process_time()
     forecaster = make()
     trained = time.process_time()
-    forecast = forecaster.predict([Request(trace.id, trace.prompt) for trace in test])
-    forecast_done = time.process_time()
-    s = evaluate(forecast, test, resamples=200).overall
-    low, high = s.spearman_range or (0.0, 0.0)
-    least, most = s.auc_range or (0.0, 0.0)
-    return (
-        f"| {name} | {s.spearman:.3f} ({low:.2f} to {high:.2f}) | {s.auc:.3f} ({least:.2f} to {most:.2f}) "
-        f"| {trained - start:,.0f} s | {1000 * (forecast_done - trained) / len(test):.1f} ms |"
-    )
+    for file, test in tests.items():
+        begun = time.process_time()
+        forecast = forecaster.predict([Request(trace.id, trace.prompt) for trace in test])
+        each = (time.process_time() - begun) / len(test)
+        s = evaluate(forecast, test, resamples=200).overall
+        low, high = s.spearman_range or (0.0, 0.0)
+        least, most = s.auc_range or (0.0, 0.0)
+        yield (
+            f"| {file} | {name} | {s.spearman:.3f} ({low:.2f} to {high:.2f}) | {s.auc:.3f} ({least:.2f} to {most:.2f}) "
+            f"| {trained - start:,.0f} s | {1000 * each:.1f} ms |"
+        )
 
 
 def main() -> None:
     options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    options.add_argument("base")
+    options.add_argument("base", nargs="+")
     options.add_argument("--train", type=Path, nargs="+", required=True)
-    options.add_argument("--test", type=Path, required=True)
+    options.add_argument("--test", type=Path, nargs="+", required=True)
     options.add_argument("--cap", type=int, default=4096)
     options.add_argument("--questions", type=int, default=10**9)
     options.add_argument("--epochs", type=int, default=1)
     options.add_argument("--max-length", type=int, default=128)
     options.add_argument("--learning-rate", type=float, default=1e-4)
+    options.add_argument("--threads", type=int, default=1)
     given = options.parse_args()
-    torch.set_num_threads(1)
+    torch.set_num_threads(given.threads)
 
     traces = [trace for path in given.train for trace in read_traces(path) if trace.tokens > 0]
     few = traces_of_some(traces, given.questions)
-    test = [capped(trace, given.cap) for trace in read_traces(given.test)]
-    encoder = EncoderForecaster(
-        given.base,
-        heads=("correct",),
-        per_question=True,
-        epochs=given.epochs,
-        max_length=given.max_length,
-        learning_rate=given.learning_rate,
-        progress=lambda line: print(line, flush=True),
-    )
     adjusted = without_habits(few)
-    print("| forecaster | Spearman | AUC | training | a request |\n|---|---|---|---|---|", flush=True)
-    print(row("text", lambda: TextForecaster().fit(few), test), flush=True)
-    print(row("encoder", lambda: encoder.fit(adjusted), test), flush=True)
+    tests = {path.name: [capped(trace, given.cap) for trace in read_traces(path)] for path in given.test}
+
+    def encoder(base: str) -> Forecaster:
+        return EncoderForecaster(
+            base,
+            heads=("correct",),
+            per_question=True,
+            epochs=given.epochs,
+            max_length=given.max_length,
+            learning_rate=given.learning_rate,
+            progress=lambda line: print(line, file=sys.stderr, flush=True),
+        ).fit(adjusted)
+
+    ways: dict[str, Callable[[], Forecaster]] = {
+        "text": lambda: TextForecaster().fit(few),
+        "default, adapted": lambda: load(DEFAULT).adapt(few),
+        **{f"encoder {Path(base).name}": partial(encoder, base) for base in given.base},
+    }
+    print("| test | forecaster | Spearman | AUC | training | a request |\n|---|---|---|---|---|---|", flush=True)
+    for name, make in ways.items():
+        for row in rows(name, make, tests):
+            print(row, flush=True)
 
 
 if __name__ == "__main__":

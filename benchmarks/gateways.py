@@ -1,7 +1,8 @@
-"""Gateways in their own processes, for benchmarks: ours, LiteLLM's proxy, and a bare pass-through.
+"""Gateways in their own processes, for benchmarks: ours, LiteLLM's proxy, Portkey's, and a bare pass-through.
 
 LiteLLM is not a dependency: `make build/litellm/bin/litellm` installs it into an environment of its own. Its budget
 is that of a key, in dollars, with rates that make an output token cost $0.000001; no database is needed for that.
+Portkey's neither (`make build/portkey/node_modules/@portkey-ai/gateway`); the open one has no budgets.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LITELLM = ROOT / "build" / "litellm" / "bin" / "litellm"
+PORTKEY = ROOT / "build/portkey/node_modules/@portkey-ai/gateway/build/start-server.js"
 _LITELLM_CONFIG = """\
 model_list:
   - model_name: m
@@ -83,10 +85,11 @@ asyncio.run(main())
 
 @dataclass
 class Running:
-    """url: with /v1; process: the first of its processes."""
+    """url: with /v1; process: the first of its processes; headers: that requests must have."""
 
     url: str
     process: subprocess.Popen
+    headers: dict[str, str] = field(default_factory=dict)
 
     def cpu(self) -> float:
         """Seconds of all its processes so far."""
@@ -184,6 +187,17 @@ def litellm(upstream: str, budget: int, folder: Path, *, workers: int = 1, redis
         "LITELLM_MASTER_KEY": f"sk-{secrets.token_hex(32)}",
     }
     with _started(command, port, "/health/liveliness", folder, **quiet) as running:
+        yield running
+
+
+@contextmanager
+def portkey(upstream: str, folder: Path) -> Iterator[Running]:
+    """Portkey's gateway; a request names the server that it is for."""
+    folder.mkdir(parents=True, exist_ok=True)
+    port = free_port()
+    command = ["node", str(PORTKEY), f"--port={port}", "--headless"]
+    with _started(command, port, "/", folder, TRUSTED_CUSTOM_HOSTS="127.0.0.1") as running:
+        running.headers = {"x-portkey-provider": "openai", "x-portkey-custom-host": upstream}
         yield running
 
 

@@ -68,6 +68,7 @@ SLOW_TESTS = {
     "test_a_budget_for_a_few_of_very_many",
     "test_a_file_of_50_000_requests",
     "test_a_hundred_traces_calibrate_it",
+    "test_a_long_thinker_that_knows_its_answer_early_answers_more_questions",
     "test_a_million_curves_of_their_own_shape",
     "test_a_million_requests_fit_into_memory",
     "test_a_million_thresholds_of_one_shape",

@@ -78,6 +78,25 @@ class Forecast:
         for name, values in {"tail": None, **given, "shape": shape}.items():
             object.__setattr__(self, name, values)
 
+    @classmethod
+    def of_one(
+        cls,
+        tokens: float,
+        spread: float,
+        solve: float,
+        tail: float | None,
+        solved_tokens: float,
+        solved_spread: float,
+        shape: Shape | None,
+    ) -> Forecast:
+        """The forecast of one request, from numbers that are known to be valid: checking arrays takes longer."""
+        one = object.__new__(cls)
+        given = (tokens, spread, solve, tail, solved_tokens, solved_spread)
+        for name, value in zip(_COLUMNS, given, strict=True):
+            object.__setattr__(one, name, None if value is None else np.array([value]))
+        object.__setattr__(one, "shape", shape)
+        return one
+
     def take(self, who: Sequence[int] | NDArray[np.intp] | NDArray[np.bool_]) -> Forecast:
         """The forecast of some of the requests, by index or mask."""
         some: dict[str, Array] = {}

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shadowprice.forecast import features as module
-from shadowprice.forecast.features import COLUMNS, STRUCTURE, features
+from shadowprice.forecast.features import COLUMNS, STRUCTURE, features, features_of_one
 
 
 def test_words_are_what_a_regular_expression_finds():
@@ -33,6 +33,17 @@ def test_a_row_depends_on_its_own_text_alone(texts):
     assert words.shape == (len(texts), COLUMNS)
     lengths = np.sqrt((words.toarray() ** 2).sum(axis=1))
     assert np.all(np.isclose(lengths, 1) | (lengths == 0))
+
+
+@settings(deadline=None)
+@given(st.text(max_size=80) | st.text(st.sampled_from("ab\\10 $=?\n.é界"), max_size=200))
+def test_one_text_word_by_word_has_the_same_row(text):
+    columns, values, structure = features_of_one(text)
+    row = np.zeros(COLUMNS)
+    row[columns] = values
+    words, about = features([text])
+    np.testing.assert_allclose(row, words.toarray()[0], rtol=1e-14)
+    np.testing.assert_allclose(structure, about[0], rtol=1e-14)
 
 
 def test_case_and_the_digits_of_a_number_do_not_matter():

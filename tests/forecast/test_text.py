@@ -7,14 +7,19 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from shadowprice import Forecast, InputError, TextForecaster, allocate
+from shadowprice.forecast import default
 from shadowprice.forecast.evaluation import evaluate
 from shadowprice.forecast.splits import question_key
 from shadowprice.formats.traces import read_traces
 
 from ..conftest import shared_traces
 from .stories import queries, stories
+
+SHIPPED = default()
 
 
 def test_pickled_arrays_are_never_unpickled(tmp_path):
@@ -39,6 +44,16 @@ def test_pickled_arrays_are_never_unpickled(tmp_path):
         with pytest.raises(InputError, match="damaged"):
             TextForecaster.load(tmp_path / "f")
     assert not canary.exists()
+
+
+@settings(deadline=None)
+@given(st.text(max_size=80) | st.text(st.sampled_from("ab\\10 $=?\n.é界"), max_size=200))
+def test_a_text_alone_has_the_forecast_that_it_has_among_others(text):
+    """Alone it is read word by word, among others along arrays."""
+    alone, among = SHIPPED.predict([text]), SHIPPED.predict([text, "What is 2 + 3?"]).take([0])
+    for name in ("tokens", "spread", "solve", "solved_tokens", "solved_spread"):
+        np.testing.assert_allclose(getattr(alone, name), getattr(among, name), rtol=1e-12, err_msg=name)
+    assert (alone.shape, alone.tail) == (among.shape, among.tail)
 
 
 # --- real models -----------------------------------------------------------------------------------

@@ -78,6 +78,11 @@ PLACES = {
     ("POST", "/admin/tenants"): {"the admin": 400},
     ("DELETE", "/admin/tenants/nobody"): {"the admin": 404},
     ("POST", "/admin/state"): {"the admin": 405},
+    ("POST", "/admin/tenants/nobody"): {"the admin": 405},
+    ("GET", "/admin/tenants/nobody/key"): {"the admin": 405, "the admin, basic": 405},
+    ("GET", "/admin/tenants/nobody/other"): {"the admin": 404, "the admin, basic": 404},
+    ("TRACE", "/v1/models/x"): {"a tenant": 405, "another tenant": 405},
+    ("PUT", "/v1/embeddings"): {"a tenant": 405, "another tenant": 405},
     ("GET", "/healthz"): dict.fromkeys(WAYS, 200),
     ("GET", "/metrics"): dict.fromkeys(WAYS, 200),
 }

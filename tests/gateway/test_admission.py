@@ -2,7 +2,7 @@ import pytest
 
 from shadowprice.accounts.windows import parse_account
 from shadowprice.cost import Rates
-from shadowprice.gateway.admission import Purse, Terms, decide, decide_reading
+from shadowprice.gateway.admission import Purse, Terms, decide, decide_reading, offers_of
 from shadowprice.types import Forecast, Usage
 
 FORECAST = Forecast([300.0], 0.6, 0.6, solved_tokens=[200.0], solved_spread=[0.4])
@@ -12,7 +12,7 @@ RATES = Rates.dollars(1, 2)  # 1,000 nano-dollars for a token that is read, 2,00
 
 def decision(price=0.0, available=10**6, purses=None, **given):
     terms = Terms(**{"own": None, "cap": 4096, **given})
-    offers = {money: terms.offers(FORECAST, money, terms.most) for money in (False, True)}
+    offers = {money: offers_of(FORECAST, [terms], money) for money in (False, True)}
     return decide(FORECAST, terms, purses or [Purse(TOKENS, available, price)], offers)
 
 

@@ -7,7 +7,7 @@ import pytest
 from shadowprice.cost import Rates
 from shadowprice.errors import MarketError
 from shadowprice.forecast import default
-from shadowprice.gateway.admission import Terms
+from shadowprice.gateway.admission import Terms, offers_of
 from shadowprice.gateway.appraisal import Appraiser, appraise
 from shadowprice.types import Request
 
@@ -36,15 +36,15 @@ def test_the_forecast_of_a_request_is_its_row_of_the_batch():
         for field in fields(expected):
             one, other = getattr(found.forecast, field.name), getattr(expected, field.name)
             assert one is other or np.array_equal(one, other), field.name
-        again = TERMS[0].offers(found.forecast, False, 300)
-        assert np.allclose(again.cost, TERMS[0].offers(expected, False, 300).cost)
+        again = offers_of(found.forecast, TERMS[:1], False, 300)
+        assert np.allclose(again.cost, offers_of(expected, TERMS[:1], False, 300).cost)
 
 
 def test_offers_are_those_of_the_terms():
     found = appraise(Alike(), TEXTS, TERMS)
     for terms, each in zip(TERMS, found, strict=True):
         for money in (False, True):
-            assert np.allclose(each.offers[money].cost, terms.offers(each.forecast, money, terms.most).cost)
+            assert np.allclose(each.offers[money].cost, offers_of(each.forecast, [terms], money).cost)
 
 
 def test_requests_of_one_moment_are_forecast_in_one_call():

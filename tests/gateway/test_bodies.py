@@ -22,6 +22,20 @@ def test_every_limit_is_lowered_and_nothing_else_changes():
     assert body == {**CHAT, "max_tokens": 50, "n_predict": 50, "odd": {"x": [1.5, None]}}
 
 
+@pytest.mark.parametrize(
+    ("endpoint", "given", "kept"),
+    [
+        ("/chat/completions", "max_output_tokens", "max_completion_tokens"),
+        ("/chat/completions", "n_predict", "max_completion_tokens"),
+        ("/completions", "max_completion_tokens", "max_tokens"),
+        ("/responses", "max_tokens", "max_output_tokens"),
+    ],
+)
+def test_a_limit_that_a_server_would_ignore_is_not_the_only_one(endpoint, given, kept):
+    asked = parse_ask(json.dumps({"prompt": "Why?", given: 900}).encode(), endpoint)
+    assert limited(asked, 50) == {"prompt": "Why?", given: 50, kept: 50}
+
+
 def test_a_stream_is_asked_for_its_usage():
     assert limited(ask(stream=True), 5)["stream_options"] == {"include_usage": True}
     assert ask(stream=True, stream_options={"include_usage": True}).usage
@@ -31,6 +45,10 @@ def test_all_answers_count():
     assert ask(n=3).answers == 3
     assert ask("/completions", prompt=["a", "b"], best_of=4).answers == 8
     assert ask("/completions", prompt=[1, 2, 3]).answers == 1
+
+
+def test_a_whole_number_may_be_written_with_a_point():
+    assert (ask(n=3.0).answers, ask(max_tokens=5.0).own) == (3, 5)
 
 
 def test_the_smallest_of_its_own_limits_counts():

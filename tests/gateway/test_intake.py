@@ -112,6 +112,15 @@ def test_bodies_that_are_not_what_they_should_be(tmp_path, content):
     hostile(tmp_path, work)
 
 
+def test_a_body_that_is_not_compressed_as_it_says_is_refused(tmp_path):
+    async def work(client, upstream):
+        more = b"Content-Encoding: gzip\r\nContent-Length: 7\r\nConnection: close\r\n\r\n"
+        assert (await raw(client, HEAD + more, b"notgzip")).startswith(b"HTTP/1.1 400")
+        assert upstream.requests == []
+
+    hostile(tmp_path, work)
+
+
 @pytest.mark.parametrize(
     "line", [b"GET", b"POST / HTTP/9.9\r\n\r\n", b"\x16\x03\x01\x02" * 40 + b"\r\n\r\n", b"A" * 70_000 + b"\r\n\r\n"]
 )

@@ -17,7 +17,8 @@ def asked(tmp_path, work):
         async def answered():
             calls.append(status)
             await asyncio.sleep(0.02)
-            return Answered(web.Response(status=status, body=body), charged, None)
+            headers = {"Content-Type": "application/json", "x-shadowprice-grant": "7", "Date": "today"}
+            return Answered(web.Response(status=status, body=body, headers=headers), charged, None)
 
         return answered
 
@@ -35,6 +36,17 @@ def test_all_get_the_first_answer(tmp_path):
     async def work(ask, answer):
         replies = await asyncio.gather(*(ask(answer(body=b"%d" % i)) for i in range(5)))
         assert len({reply.body for reply in replies}) == 1
+
+    assert asked(tmp_path, work) == [200]
+
+
+def test_a_repeated_answer_says_what_was_decided(tmp_path):
+    async def work(ask, answer):
+        await ask(answer())
+        again = await ask(answer())
+        assert again.headers["x-shadowprice-grant"] == "7"
+        assert again.content_type == "application/json"
+        assert "Date" not in again.headers  # that of the first answer would be wrong
 
     assert asked(tmp_path, work) == [200]
 

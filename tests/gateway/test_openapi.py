@@ -3,12 +3,16 @@
 import asyncio
 import random
 import re
+import shutil
+import subprocess
+
+import pytest
 
 from shadowprice.gateway.openapi import document
 
 from ..backends.hostile import Server
 from .inside import ADMIN, configured, run, served
-from .upstream import model
+from .upstream import gateway, model
 
 TEXT = 'require_keys = true\nbudgets = ["500k"]\n[[route]]\nname = "m"\nbase_url = "{url}"\n'
 ODD = [
@@ -109,3 +113,32 @@ def test_the_gateway_serves_it(tmp_path):
             assert content == document()
 
     asyncio.run(main("http://127.0.0.1:1/v1"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "paths", "except_for"),
+    [
+        # What is not understood is passed on: requests and methods that contradict the document need not be refused.
+        ([], "^/v1|^/healthz|^/readyz|^/metrics", "negative_data_rejection,unsupported_method"),
+        # A budget or a team that does not exist is refused, which a schema cannot say.
+        (["--require-keys"], "^/admin", "negative_data_rejection,positive_data_acceptance"),
+    ],
+    ids=["requests", "admin"],
+)
+def test_schemathesis_finds_nothing(tmp_path, options, paths, except_for):
+    command = shutil.which("schemathesis")
+    if command is None:
+        pytest.skip("schemathesis is not installed: pip install schemathesis")
+    # A key of idempotency that was used for another request is refused with 422, which a schema cannot say.
+    (tmp_path / "schemathesis.toml").write_text(
+        '[checks]\npositive_data_acceptance.expected-statuses = ["2xx", "401", "404", "409", "422", "429", "5xx"]\n'
+    )
+    with Server(model) as upstream, gateway(upstream.url, tmp_path, *options, budget="100M") as (url, _):
+        given = ["run", f"{url.removesuffix('/v1')}/openapi.json", "-H", "Authorization: Bearer admin-secret-key"]
+        given += ["--include-path-regex", paths, "--exclude-path", "/admin/drain", "--exclude-checks", except_for]
+        given += ["--phases", "examples,coverage,fuzzing", "-n", "20", "--seed", "1", "--generation-database", "none"]
+        done = subprocess.run(
+            [command, *given, "--no-color"], capture_output=True, text=True, cwd=tmp_path, timeout=300
+        )
+    assert done.returncode == 0, done.stdout[-6000:]

@@ -9,7 +9,7 @@ from shadowprice.accounts.notes import Notes, Price
 from shadowprice.accounts.owner import SqliteOwner
 from shadowprice.accounts.tree import Tree
 from shadowprice.accounts.windows import parse_account
-from shadowprice.gateway.admission import Terms, decide
+from shadowprice.gateway.admission import Terms, decide, offers_of
 from shadowprice.gateway.prices import Prices
 from shadowprice.types import Forecast
 
@@ -44,9 +44,9 @@ def serve(prices, tree, clock, path, count, *, seconds=3600.0, median=300.0, see
         value = float(random.integers(1, 11))
         terms = Terms(None, 2000, value)
         forecast = Forecast([median], 0.5, 0.7, solved_tokens=[0.8 * median], solved_spread=[0.4])
-        offers = {False: terms.offers(forecast, False, terms.most)}
+        offers = {False: offers_of(forecast, [terms], False)}
         decision = decide(forecast, terms, prices.purses(path, terms), offers)
-        prices.arrived(path, decision, offers)
+        prices.arrived(path, decision, forecast, terms)
         if not decision.grant:
             continue
         held = tree.reserve(path, decision.grant)

@@ -32,6 +32,7 @@ def test_budgets_in_tokens_and_in_money_are_counted_apart():
         {"name": "x" * 65},
         {"name": ANYONE},
         {"team": "serch"},
+        {"team": ["search"]},
         {"key_sha256": "secret"},
         {"value": -1},
         {"value": True},

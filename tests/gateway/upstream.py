@@ -8,6 +8,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from shadowprice.formats.limits import LIMIT_FIELDS
+
 from ..backends.hostile import Reply, Request
 
 LENGTH = 200  # tokens of every answer that is not cut
@@ -18,7 +20,7 @@ async def model(request: Request, reply: Reply) -> None:
     if "/models" in request.path:
         await reply.json(200, {"object": "list", "data": [{"id": "m", "object": "model"}]})
         return
-    limits = [request.body[name] for name in ("max_completion_tokens", "max_tokens") if name in request.body]
+    limits = [request.body[name] for name in LIMIT_FIELDS if request.body.get(name)]
     tokens = min([LENGTH, *limits])
     finish = "stop" if tokens == LENGTH else "length"
     if request.body.get("stream"):

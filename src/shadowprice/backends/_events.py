@@ -53,6 +53,9 @@ class EventParser:
 
     def feed(self, chunk: bytes) -> list[tuple[bytes, bytes]]:
         """Kind and data of each event that `chunk` completes."""
+        if self._is_one_line(chunk):
+            self.started, self._first = True, False
+            return [(b"", chunk[6:-2])]
         if self._first:
             self._first = False
             chunk = chunk.removeprefix(b"\xef\xbb\xbf")
@@ -75,6 +78,17 @@ class EventParser:
             self._waiting += len(chunk) - end
             self._check()
         return events
+
+    def _is_one_line(self, chunk: bytes) -> bool:
+        """Whether it is one event in one line, as nearly all that ever comes: that needs no parsing."""
+        return (
+            chunk.startswith(b"data: {")
+            and chunk.endswith(b"}\n\n")
+            and chunk.find(b"\n") == len(chunk) - 2
+            and b"\r" not in chunk
+            and not (self.done or self._pending or self._data or self._kind or self._after_cr)
+            and len(chunk) <= self._most
+        )
 
     def end(self) -> list[tuple[bytes, bytes]]:
         """The last event, if the stream ended without an empty line after it."""

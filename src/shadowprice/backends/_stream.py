@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import orjson
 
-from shadowprice.backends._charging import Density, Seen, charge, is_doubtful, is_over, length, surplus
+from shadowprice.backends._charging import Charge, Density, Seen, charge, is_doubtful, is_over, length, surplus
 from shadowprice.backends._events import Malformed, mapping, whole
 from shadowprice.backends._merge import Message, generated_texts
 from shadowprice.backends.base import response
@@ -143,13 +143,17 @@ class Answer:
         """Everything that the model wrote, in the order of the fields."""
         return "".join(generated_texts(self._message.fields()))
 
-    def completion(self, model: str) -> Completion:
+    def charged(self) -> tuple[Charge, int, int]:
+        """What it is charged, the tokens of its prompt, and how many of these came from a cache."""
         seen = self._seen()
-        charged = charge(seen, self.limit, self.density)
-        finish = "length" if is_over(seen, self.limit, self.density) else self.finish or "stop"
-        if charged.source == "server" and not charged.flags:
+        found = charge(seen, self.limit, self.density)
+        if found.source == "server" and not found.flags:
             self._teach(seen)
-        prompt, cached = _prompt_tokens(self._usage)
+        return found, *_prompt_tokens(self._usage)
+
+    def completion(self, model: str) -> Completion:
+        finish = "length" if is_over(self._seen(), self.limit, self.density) else self.finish or "stop"
+        charged, prompt, cached = self.charged()
         fields = self._message.fields()
         content = fields.pop("content", "")
         body = response(

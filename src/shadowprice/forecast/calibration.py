@@ -20,6 +20,7 @@ such traces do not bias.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -107,6 +108,22 @@ class Calibration:
             self.tail,
             _tokens(median - self.gap * (1 - solve)),
             np.clip(spread * self.solved_spread, *_SPREADS),
+            self.shape,
+        )
+
+    def apply_to_one(self, length: float, spread: float, solve: float) -> Forecast:
+        """The same for one request, from the log of its median."""
+        median = self.centre + self.shift + self.slope * (length - self.centre)
+        wide = min(max(spread * self.spread, _SPREADS[0]), _SPREADS[1])
+        chance = float(expit(self.odds_shift + self.odds_slope * logit(min(max(solve, 0.005), 0.995))))
+        shorter = median - self.gap * (1 - chance)
+        return Forecast.of_one(
+            math.exp(min(max(median, 0.0), _LONGEST)),
+            wide,
+            chance,
+            self.tail,
+            math.exp(min(max(shorter, 0.0), _LONGEST)),
+            min(max(wide * self.solved_spread, _SPREADS[0]), _SPREADS[1]),
             self.shape,
         )
 

@@ -7,12 +7,18 @@ computed along that one array. This makes a forecast cheap enough for every requ
             digits, or one other sign; all digits become 0, so that a number is known by its length
     hash    of the word at bytes s..e: p^-s * sum_{j=s..e} byte_j p^j, modulo 2^64, as a difference of
             one running sum; the hash of a pair of words is made of both hashes
+
+One short text takes longer to lay out as arrays than to read: `features_of_one` reads it word by word.
 """
 
 from __future__ import annotations
 
+import math
+import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,9 +40,14 @@ _CLASS[[*b" \t\n\r\v\f\0"]] = _SPACE
 _CLASS[[*b"abcdefghijklmnopqrstuvwxyz\\", *range(128, 256)]] = _LETTER
 _CLASS[[*b"0123456789"]] = _DIGIT
 _P = 0x9E3779B97F4A7C15  # odd, so that it has an inverse modulo 2^64
-_MIX, _PAIR = np.uint64(0xD6E8FEB86659FD93), np.uint64(0xA24BAED4963EE407)  # odd numbers with random bits
+_MIX_INT, _PAIR_INT = 0xD6E8FEB86659FD93, 0xA24BAED4963EE407  # odd numbers with random bits
+_MIX, _PAIR = np.uint64(_MIX_INT), np.uint64(_PAIR_INT)
 _STEM = 5  # the first letters of a longer word are a feature of their own
 _COUNTED = b"$=?\n,^+"  # signs that have a column of their own in the structure
+_WORD = re.compile(rb"\\?[a-z\x80-\xff]+|\\|[0-9]+|[^\s\0]")
+_DIGITS = bytes.maketrans(b"123456789", b"0" * 9)
+_ALL_BITS = (1 << 64) - 1
+_ZERO, _BACKSLASH, _LETTERS = ord("0"), ord("\\"), b"abcdefghijklmnopqrstuvwxyz\\"
 
 
 def features(texts: Sequence[str]) -> tuple[sparse.csr_array, Array]:
@@ -56,6 +67,53 @@ def features(texts: Sequence[str]) -> tuple[sparse.csr_array, Array]:
         return parts[0]
     hashed_parts, structures = zip(*parts, strict=True)
     return sparse.vstack(hashed_parts, format="csr"), np.vstack(structures)
+
+
+def features_of_one(text: str) -> tuple[list[int], list[float], list[float]]:
+    """The same for one text: the columns of its words, their values, and the structure."""
+    data = _encoded(text).translate(_DIGITS)
+    words = _WORD.findall(data)
+    found = [_word(word) for word in words]
+    columns = [hashed >> 64 - _BITS for hashed, _ in found]
+    columns += [stem for _, stem in found if stem is not None]
+    before = 0
+    for place, (hashed, _) in enumerate(found):
+        if place:
+            columns.append(_mixed_one(before * _PAIR_INT + hashed) >> 64 - _BITS)
+        before = hashed
+    counts = Counter(columns)
+    values = [1 + math.log(count) if count > 1 else 1.0 for count in counts.values()]
+    norm = math.sqrt(sum([value * value for value in values]))
+    numbers = [len(word) for word in words if word[0] == _ZERO]
+    structure = [
+        len(data) - 1,
+        len(words),
+        len(numbers),
+        sum([word[0] == _BACKSLASH for word in words]),
+        sum([len(word) == 1 and word[0] in _LETTERS for word in words]),
+        *[data.count(sign) for sign in _COUNTED],
+        max(numbers, default=0),
+    ]
+    different = len(counts) / max(1, 2 * len(words) - 1)
+    return list(counts), [value / norm for value in values], [*map(math.log1p, structure), different]
+
+
+@lru_cache(2**14)
+def _word(word: bytes) -> tuple[int, int | None]:
+    """The hash of a word, and the column of its stem, if it has one."""
+    total, stem, power = 0, None, 1
+    for place, byte in enumerate(word):
+        total += (byte + 1) * power
+        power = power * _P & _ALL_BITS
+        if place == _STEM - 1 and len(word) > _STEM:
+            stem = _mixed_one(total + 1) >> 64 - _BITS
+    return _mixed_one(total), stem
+
+
+def _mixed_one(hashed: int) -> int:
+    hashed &= _ALL_BITS
+    hashed = (hashed ^ hashed >> 32) * _MIX_INT & _ALL_BITS
+    return (hashed ^ hashed >> 29) * _MIX_INT & _ALL_BITS
 
 
 def _encoded(text: str) -> bytes:

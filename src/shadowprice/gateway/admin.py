@@ -47,6 +47,8 @@ __all__ = ["Admin"]
 _POINTS = 240  # of a line on the dashboard
 _ACCOUNTS = 100  # on the dashboard
 _LATEST = 60
+# Methods by whether a tenant is named, and what of it is meant.
+_TENANTS = {(False, ""): "GET, POST", (True, ""): "PUT, DELETE", (True, "key"): "POST"}
 
 
 class Admin:
@@ -179,8 +181,10 @@ class Admin:
         kind = (request.method, bool(name), key)
         if kind == ("GET", False, ""):
             return web.json_response({"tenants": [self._shown(each) for each in self._directory.tenants.values()]})
-        if kind not in {("POST", False, ""), ("PUT", True, ""), ("DELETE", True, ""), ("POST", True, "key")}:
-            return error_response(405, "method_not_allowed", "use GET, POST, PUT or DELETE", {"Allow": "GET, POST"})
+        if (allowed := _TENANTS.get(kind[1:])) is None:
+            return error_response(404, "not_found", "docs/gateway.md lists the admin endpoints")
+        if request.method not in allowed.split(", "):
+            return error_response(405, "method_not_allowed", f"use {allowed}", {"Allow": allowed})
         if not self._directory.require_keys:
             return error_response(409, "no_keys", "this gateway needs no keys: start it with --require-keys")
         record = await self._record(request) if kind[2] == "" and kind[0] != "DELETE" else {}

@@ -24,7 +24,7 @@ from shadowprice.market import Expected
 from shadowprice.market.posted import Offers
 from shadowprice.types import Forecast, Usage
 
-__all__ = ["KINDS", "Decision", "Purse", "Terms", "decide", "decide_reading", "surplus"]
+__all__ = ["KINDS", "Decision", "Purse", "Terms", "decide", "decide_reading", "offers_of", "surplus"]
 
 Kind = Literal["granted", "shrunk", "declined", "exhausted"]
 KINDS: tuple[Kind, ...] = ("granted", "shrunk", "declined", "exhausted")
@@ -90,9 +90,16 @@ class Terms:
         mean = float(forecast.tokens[0]) * math.exp(min(float(forecast.spread.flat[0]) ** 2 / 2, 1.0))
         return self.answers * self.rate(money) * (min(grant, mean) + self.entry(money))
 
-    def offers(self, forecast: Forecast, money: bool, most: int) -> Offers:
-        rate, entry = self.answers * self.rate(money), self.entry(money)
-        return Offers(forecast, most, value=self.value, entry=entry, rate=rate)
+
+def offers_of(forecast: Forecast, terms: Sequence[Terms], money: bool, most: int | None = None) -> Offers:
+    """What requests can buy, in money or in tokens; `most`: if no more tokens are for sale."""
+    return Offers(
+        forecast,
+        [each.most if most is None else most for each in terms],
+        value=[each.value for each in terms],
+        entry=[each.entry(money) for each in terms],
+        rate=[each.answers * each.rate(money) for each in terms],
+    )
 
 
 class Purse(NamedTuple):
@@ -144,7 +151,7 @@ def decide(forecast: Forecast, terms: Terms, purses: Sequence[Purse], offers: Ma
         return decided("exhausted", 0, f"too little is left of {_name(purses, rooms)}")
     grant, why = min([most, *wanted]), f"the price of {_name(purses, wanted)}"
     if grant > room:  # what it would buy if no more were for sale
-        again = [_bought(terms.offers(forecast, p.account.money, room), p.price) for p in purses if p.price > 0]
+        again = [_bought(offers_of(forecast, [terms], p.account.money, room), p.price) for p in purses if p.price > 0]
         grant, why = min([room, *again]), f"what is left of {_name(purses, rooms)}"
     if grant < 1:
         return decided("declined", 0, f"worth less than {why}")

@@ -9,12 +9,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import re
 import signal
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 from shadowprice.accounts.notes import Notes
 from shadowprice.accounts.tree import Tree
@@ -55,7 +57,9 @@ class App:
         self.server = Server(self.handle)
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        path = re.sub("/+", "/", request.path).rstrip("/")
+        path = request.path.rstrip("/")
+        if "//" in path:
+            path = re.sub("/+", "/", path)
         try:
             if path.startswith("/v1/"):
                 return await self.gateway.v1(request, path.removeprefix("/v1"))
@@ -132,13 +136,17 @@ class App:
         prices = self.gateway.prices.history()
         if minutes or latest or prices:
             await asyncio.to_thread(self.notes.write, prices, minutes, latest)
-        if self.gateway.directory.require_keys:
-            self.gateway.directory.replace(await asyncio.to_thread(self.notes.tenants))
-        if self.admin.drain_signal in await asyncio.to_thread(self.notes.signals):
+        keys = self.gateway.directory.require_keys
+
+        def look() -> tuple[dict[str, dict[str, Any]], set[str], list[str]]:
+            return self.notes.tenants() if keys else {}, self.notes.signals(), self.tree.owner.workers()
+
+        tenants, signals, workers = await asyncio.to_thread(look)
+        self.gateway.directory.replace(tenants)
+        if self.admin.drain_signal in signals:
             self.gateway.draining = True
-        workers = len(await asyncio.to_thread(self.tree.owner.workers))
-        self.gateway.prices.workers = max(1, workers)
-        if workers > 1:
+        self.gateway.prices.workers = max(1, len(workers))
+        if len(workers) > 1:
             self.tree.refresh()
 
     async def close(self) -> None:
@@ -170,6 +178,8 @@ async def run(
         await runner.setup()
         await web.SockSite(runner, listener, backlog=4096).start()
         ready()
+        gc.collect()
+        gc.freeze()  # what was loaded lives as long as the process: the collector need not look at it again
         await app.keep(stop)
         app.gateway.draining = True
         await runner.cleanup()  # requests under way end, within `_END` seconds

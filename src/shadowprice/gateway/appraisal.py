@@ -15,7 +15,7 @@ import numpy as np
 
 from shadowprice.errors import MarketError
 from shadowprice.forecast import Predictor
-from shadowprice.gateway.admission import Terms
+from shadowprice.gateway.admission import Terms, offers_of
 from shadowprice.market.posted import Offers
 from shadowprice.types import Forecast, Request
 
@@ -41,12 +41,8 @@ def appraise(
     rows = _rows(forecast)
     if not wanted:
         return [Appraisal(row, None) for row in rows]
-    most, value = np.array([each.most for each in terms]), np.array([each.value for each in terms])
-    answers = np.array([each.answers for each in terms])
-    offers = {False: Offers(forecast, most, value=value, rate=answers)}
-    if any(each.rates for each in terms):
-        entry, rate = [each.entry(True) for each in terms], np.array([each.rate(True) for each in terms])
-        offers[True] = Offers(forecast, most, value=value, entry=entry, rate=answers * rate)
+    kinds = (False, True) if any(each.rates for each in terms) else (False,)
+    offers = {money: offers_of(forecast, terms, money) for money in kinds}
     return [
         Appraisal(row, {money: some.take(slice(i, i + 1)) for money, some in offers.items()})
         for i, row in enumerate(rows)
@@ -55,6 +51,8 @@ def appraise(
 
 def _rows(forecast: Forecast) -> list[Forecast]:
     """The forecasts of a batch one by one, without checking again what was checked: `take` would take longer."""
+    if len(forecast) == 1:
+        return [forecast]
     given = {each.name: getattr(forecast, each.name) for each in fields(forecast)}
     columns = {name: np.broadcast_to(v, len(forecast)) for name, v in given.items() if isinstance(v, np.ndarray)}
     found = [object.__new__(Forecast) for _ in range(len(forecast))]

@@ -16,6 +16,11 @@ __all__ = ["EMBEDDINGS", "Ask", "limited", "parse_ask"]
 
 EMBEDDINGS = "/embeddings"
 _MOST = 2**31  # tokens or answers
+_UNDERSTOOD = {  # limits that every server of an endpoint keeps
+    "/chat/completions": {"max_completion_tokens", "max_tokens"},
+    "/completions": {"max_tokens"},
+    "/responses": {"max_output_tokens"},
+}
 _FRAME = 256  # tokens that a chat template may add to a prompt
 _TEXT = {"text", "input_text", "output_text", "refusal"}  # parts of a message whose tokens its bytes bound
 _ELSEWHERE = ("previous_response_id", "conversation", "web_search_options")  # the prompt has more than is in the body
@@ -75,7 +80,9 @@ def limited(ask: Ask, grant: int) -> dict[str, Any]:
     """The body with the grant as its limit: every limit in it is lowered, none is raised; all else is as it was."""
     body = dict(ask.body)
     given = [field for field in LIMIT_FIELDS if body.get(field) is not None]
-    for field in given or [ENDPOINTS[ask.endpoint].limit_field]:
+    if not _UNDERSTOOD[ask.endpoint].intersection(given):  # a server ignores a limit of another endpoint
+        given.append(ENDPOINTS[ask.endpoint].limit_field)
+    for field in given:
         body[field] = grant
     if ask.stream and ask.endpoint != "/responses" and not ask.usage:  # what it cost must be known
         options = body.get("stream_options")
@@ -111,6 +118,8 @@ def _whole(body: Mapping[str, Any], field: str) -> int | None:
     value = body.get(field)
     if value is None:
         return None
+    if isinstance(value, float) and value.is_integer():  # in JSON 5.0 is a whole number
+        value = int(value)
     if type(value) is not int or not 1 <= value <= _MOST:
         raise InputError(f"{field} is {value!r:.40}", fix=f"give a whole number from 1 to {_MOST}, or leave it out")
     return value

@@ -53,19 +53,29 @@ class Intake:
             raise Refusal(413, "request_too_large", f"the body has more than {_LARGEST} bytes")
         parts: list[bytes] = []
         size = 0
+
+        def add(chunk: bytes) -> None:
+            nonlocal size
+            size += len(chunk)
+            self._held += len(chunk)
+            if size > _LARGEST:
+                raise Refusal(413, "request_too_large", f"the body has more than {_LARGEST} bytes")
+            if self._held > _TOGETHER:
+                raise Refusal(503, "overloaded", "too many large requests at a time: try again later")
+            parts.append(chunk)
+
         try:
             try:
-                async with asyncio.timeout(_PATIENCE):
-                    while chunk := await request.content.readany():
-                        size += len(chunk)
-                        self._held += len(chunk)
-                        if size > _LARGEST:
-                            raise Refusal(413, "request_too_large", f"the body has more than {_LARGEST} bytes")
-                        if self._held > _TOGETHER:
-                            raise Refusal(503, "overloaded", "too many large requests at a time: try again later")
-                        parts.append(chunk)
+                if request.content.is_eof():  # it has arrived: nothing to wait for
+                    add(request.content.read_nowait())
+                else:
+                    async with asyncio.timeout(_PATIENCE):
+                        while chunk := await request.content.readany():
+                            add(chunk)
             except TimeoutError:
                 raise Refusal(408, "timeout", f"the body did not arrive within {_PATIENCE:.0f} seconds") from None
+            except web.RequestPayloadError as error:
+                raise Refusal(400, "invalid_request_error", f"the body cannot be read: {error}"[:200]) from None
             yield b"".join(parts)
         finally:
             self._held -= size

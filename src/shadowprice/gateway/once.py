@@ -27,7 +27,8 @@ __all__ = ["Answered", "cost_of", "once"]
 
 _MISSING = 100  # looks, 50 ms apart
 # What is kept of a request whose client left, or whose upstream failed: it may have been charged.
-_UNKNOWN = (409, "application/json", '{"error":{"code":"outcome_unknown"}}')
+_UNKNOWN = (409, {"content-type": "application/json"}, '{"error":{"code":"outcome_unknown"}}')
+_KEPT = ("content-type", "x-shadowprice-", "x-ratelimit-")  # headers: what was decided then
 
 
 class Answered(NamedTuple):
@@ -56,22 +57,23 @@ async def once(
         if kept.digest != digest:
             return error_response(422, "idempotency_mismatch", "the Idempotency-Key was used for another request")
         if kept.answer is not None:
-            status, kind, text, _ = orjson.loads(kept.answer)
-            return web.Response(status=status, body=text.encode("latin-1"), headers={"Content-Type": kind})
+            status, headers, text, _ = orjson.loads(kept.answer)
+            return web.Response(status=status, body=text.encode("latin-1"), headers=headers)
         # A process that answers holds units: one that does not for seconds has ended.
         alive = kept.worker == worker or kept.worker in await asyncio.to_thread(owner.workers)
         missing = 0 if alive else missing + 1
         if missing > _MISSING:
             return error_response(409, "outcome_unknown", "the first request with this key was interrupted")
         await asyncio.sleep(0.05)
-    result: tuple[int, str, str] | None = _UNKNOWN
+    result: tuple[int, dict[str, str], str] | None = _UNKNOWN
     try:
         reply, charged, sent = await answer()
         if reply.status == 200:
             body = reply.body if isinstance(reply, web.Response) else sent
             if isinstance(body, bytes):
-                kind = reply.headers.get("Content-Type", "application/json")
-                result = 200, kind, body.decode("latin-1")
+                named = ((name.lower(), value) for name, value in reply.headers.items())
+                headers = {name: value for name, value in named if name.startswith(_KEPT)}
+                result = 200, headers, body.decode("latin-1")
         elif not charged:  # nothing was generated: it can be retried
             result = None
         return reply

@@ -11,14 +11,14 @@ requests. A process that starts takes the last price that was noted, until it ha
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from shadowprice.accounts.notes import Notes, Price
 from shadowprice.accounts.tree import Tree
 from shadowprice.accounts.windows import Account
-from shadowprice.gateway.admission import Decision, Purse, Terms
+from shadowprice.gateway.admission import Decision, Purse, Terms, offers_of
 from shadowprice.market.pacing import Pacer
-from shadowprice.market.posted import Offers
+from shadowprice.types import Forecast
 
 __all__ = ["Prices"]
 
@@ -65,19 +65,11 @@ class Prices:
             self._paced[account.name] = paced = _Paced(account, price, shape, self._tree, self.workers)
         return paced.price(self._tree, self.workers)
 
-    def needs_offers(self, path: Sequence[Account], terms: Terms) -> bool:
-        """Whether what a request would buy must be known: at a price above 0, and to learn about it."""
-        return any(
-            self.price(each, terms.rate(each.money)) > 0
-            or ((paced := self._paced.get(each.name)) is not None and paced.learns)
-            for each in path
-        )
-
-    def arrived(self, path: Sequence[Account], decision: Decision, offers: Mapping[bool, Offers] | None) -> None:
+    def arrived(self, path: Sequence[Account], decision: Decision, forecast: Forecast, terms: Terms) -> None:
         """A request, whatever became of it. With several attempts at a request, the first alone counts."""
         for account, other in zip(path, decision.others, strict=True):
             if paced := self._paced.get(account.name):
-                paced.arrived(None if offers is None else offers[account.money], other)
+                paced.arrived(forecast, terms, other)
 
     def granted(self, path: Sequence[Account], decision: Decision) -> None:
         for account, expected in zip(path, decision.expected, strict=True):
@@ -111,12 +103,12 @@ class _Paced:
 
     def __init__(self, account: Account, price: float, shape: Sequence[float] | None, tree: Tree, workers: int) -> None:
         self.account = account
-        self._start, end = self._span(tree.clock())
-        self.length = end - self._start
+        self._start, self._end = self._span(tree.clock())
+        self.length = self._end - self._start
         self.pacer = Pacer(account.limit / workers, self.length, price=price, shape=shape, sample=_SAMPLE)
         self._interval = min(max(self.length / _UPDATES, _OFTEN), _SELDOM)
         self._updated = 0.0
-        self._offers: list[Offers] = []
+        self._latest: list[tuple[Forecast, Terms, int]] = []
         self._arrivals = 0
         self.spent = self.demanded = self.in_flight = 0.0
 
@@ -125,33 +117,36 @@ class _Paced:
         assert span  # only accounts with a window are paced
         return span
 
-    @property
-    def learns(self) -> bool:
-        """Whether it looks at the next request, or only counts it."""
-        return len(self._offers) < _BUFFER
-
-    def arrived(self, offers: Offers | None, other: int) -> None:
+    def arrived(self, forecast: Forecast, terms: Terms, other: int) -> None:
         self._arrivals += 1
-        if offers is not None and self.learns:
-            self._offers.append(offers.up_to(other) if other < offers.tokens[0, -1] else offers)
+        if len(self._latest) < _BUFFER:
+            self._latest.append((forecast, terms, other))
 
     def price(self, tree: Tree, workers: int) -> float:
         now = tree.clock()
-        start, end = self._span(now)
-        if start != self._start:
+        if not self._start <= now < self._end:
             self._update(self.length, None)
-            self._start, self.length = start, end - start
+            self._start, self._end = self._span(now)
+            self.length = self._end - self._start
             self.pacer.roll(self.account.limit / workers)
         elif now - self._updated < self._interval:
             return self.pacer.price
         self._updated = now
         left = tree.available(self.account) + tree.reserved(self.account)
-        return self._update(min(max(now - start, 0.0), self.length), left / workers)
+        return self._update(min(now - self._start, self.length), left / workers)
 
     def _update(self, now: float, left: float | None) -> float:
-        if self._offers:
-            self.pacer.observe(Offers.joined(self._offers), self._arrivals)
+        # What the latest would have bought is computed for all of one forecaster together.
+        by_shape: dict[int, list[tuple[Forecast, Terms, int]]] = {}
+        for each in self._latest:
+            by_shape.setdefault(id(each[0].shape), []).append(each)
+        arrivals = self._arrivals
+        for some in by_shape.values():
+            forecasts, terms, others = zip(*some, strict=True)
+            offers = offers_of(Forecast.joined(forecasts), terms, self.account.money)
+            self.pacer.observe(offers.up_to(others), arrivals)
+            arrivals = 0
         spent, demanded = self.spent, self.demanded
         self.spent = self.demanded = 0.0
-        self._offers, self._arrivals = [], 0
+        self._latest, self._arrivals = [], 0
         return self.pacer.update(now, spent, demanded, in_flight=self.in_flight, left=left)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -47,6 +47,9 @@ class Record:
         self.decision, self.why, self.price = decision.kind, decision.why, decision.price
         self.forecast, self.grant = round(decision.forecast), decision.grant
 
+    def to_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
     def used(self, usage: Usage) -> None:
         self.output += usage.output
         self.input += usage.input + usage.cached
@@ -85,7 +88,7 @@ class Records:
         if self._listen:
             self._listen(record)
         if self._log:
-            self._log(orjson.dumps({"event": "request", **asdict(record)}).decode())
+            self._log(orjson.dumps({"event": "request", **record.to_dict()}).decode())
 
     def event(self, event: str, **fields: Any) -> None:
         """Anything else that is worth a line of the log."""
@@ -95,7 +98,7 @@ class Records:
     def taken(self) -> tuple[dict[tuple[int, str, str], tuple[int, int]], list[tuple[int, float, dict[str, Any]]]]:
         """What has happened since the last call: counts by minute, tenant and decision; and the latest requests."""
         minutes = {key: (count, self._tokens[key]) for key, count in self._minutes.items()}
-        latest = [(number, record.time, asdict(record)) for number, record in self._latest]
+        latest = [(number, record.time, record.to_dict()) for number, record in self._latest]
         self._minutes.clear()
         self._tokens.clear()
         self._latest = []

@@ -42,6 +42,7 @@ _AHEAD = 16  # tokens that a server may generate before it notices that nobody l
 _STALL = 60.0  # seconds
 _ANSWER = 2**26  # bytes of an answer
 _EVENT = 2**24  # bytes of an event
+_SMALL = 2**14  # bytes: an empty buffer takes so many
 _END = re.compile(rb"\r?\n\r?\n")
 
 
@@ -139,8 +140,11 @@ class Attempt:
                 if shown:
                     self.first = self.first or asyncio.get_running_loop().time()
                     try:
-                        async with asyncio.timeout(_STALL):
-                            await reply.write(shown)
+                        if len(shown) < _SMALL and request.transport and not request.transport.get_write_buffer_size():
+                            await reply.write(shown)  # does not wait: the client has read all that came before
+                        else:
+                            async with asyncio.timeout(_STALL):
+                                await reply.write(shown)
                     except (ConnectionError, TimeoutError):
                         self._leave()
                         if request.transport:
@@ -183,12 +187,12 @@ class Attempt:
         return shown
 
     def _charge(self) -> None:
-        done = self._answer.completion("")
-        known = done.input_tokens + done.cached_tokens > 0  # else the prompt is charged as it was reserved
-        read = (done.input_tokens, done.cached_tokens) if known else (self._prompt, 0)
-        self.usage = Usage(done.tokens, *read)
-        if "limit_ignored" in done.flags and self._enforced:
-            self._upstream.violation = f"the upstream ignored a limit of {self._limit:,} tokens: {done.tokens:,}"
+        charge, prompt, cached = self._answer.charged()
+        # Without a count the prompt is charged as it was reserved.
+        read = (prompt - cached, cached) if prompt else (self._prompt, 0)
+        self.usage = Usage(charge.tokens, *read)
+        if "limit_ignored" in charge.flags and self._enforced:
+            self._upstream.violation = f"the upstream ignored a limit of {self._limit:,} tokens: {charge.tokens:,}"
 
     def _charge_read(self, parsed: Any) -> None:
         usage = parsed.get("usage") if isinstance(parsed, dict) else None

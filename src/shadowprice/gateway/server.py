@@ -20,7 +20,7 @@ from shadowprice.accounts.windows import Account
 from shadowprice.errors import InputError, LedgerError, MarketError, MissingExtra
 from shadowprice.forecast import Predictor, load
 from shadowprice.formats.limits import ENDPOINTS
-from shadowprice.gateway.admission import Decision, Terms, decide, decide_reading, surplus
+from shadowprice.gateway.admission import Decision, Terms, decide, decide_reading, offers_of, surplus
 from shadowprice.gateway.appraisal import Appraisal, Appraiser
 from shadowprice.gateway.bodies import EMBEDDINGS, Ask, limited, parse_ask
 from shadowprice.gateway.config import Config
@@ -44,6 +44,7 @@ __all__ = ["Gateway"]
 _UNBOUNDED = re.compile(
     r"completion|messages|responses|generate|chat|batch|threads|runs|audio|images|videos|realtime|fine.?tun", re.I
 )
+_ALLOWED = {"/models": "GET", **dict.fromkeys((*ENDPOINTS, EMBEDDINGS), "POST")}
 
 
 class Gateway:
@@ -108,7 +109,10 @@ class Gateway:
                 return await once(self.tree.owner, self.tree.worker, whose, content, answer, lambda: record.output)
         if request.method == "GET" and end in ENDPOINTS and key:
             return await cost_of(self.tree.owner, whose)
-        if request.method not in ("GET", "HEAD", "DELETE", "OPTIONS") and (
+        allowed = _ALLOWED.get(end, "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS")  # TRACE would show the server's key
+        if request.method not in (*allowed.split(", "), "GET", "HEAD", "OPTIONS"):
+            return error_response(405, "method_not_allowed", f"use {allowed}", {"Allow": allowed})
+        if request.method in ("POST", "PUT", "PATCH") and (
             _UNBOUNDED.search(end) or any(account.money for account in tenant.path)
         ):
             return error_response(404, "not_found", f"/v1{end[:100]} may cost what cannot be limited here")
@@ -192,12 +196,12 @@ class Gateway:
     ) -> tuple[Attempt | None, web.StreamResponse]:
         """Decided, reserved, sent and charged on its own; None if it was declined."""
         terms, path = self._terms(ask, tenant, upstream.route, record.value), tenant.path
-        wanted = not terms.reads and self.prices.needs_offers(path, terms)
         appraise = self._appraisers[upstream.route.forecaster]
+        wanted = any(purse.price > 0 for purse in self.prices.purses(path, terms))
         appraisal = None if terms.reads else await appraise(ask.text, terms, wanted)
         decision, held = await self._reserve(path, terms, appraisal)
         if appraisal and not again:
-            self.prices.arrived(path, decision, appraisal.offers)
+            self.prices.arrived(path, decision, appraisal.forecast, terms)
         record.decided(decision)
         shadow = self.config.shadow
         if held is None and not shadow:
@@ -261,7 +265,7 @@ class Gateway:
             if appraisal is None:
                 return decide_reading(terms, purses)
             if appraisal.offers is None and any(purse.price > 0 for purse in purses):  # the price has risen since
-                offers = {money: terms.offers(appraisal.forecast, money, terms.most) for money in (False, True)}
+                offers = {money: offers_of(appraisal.forecast, [terms], money) for money in (False, True)}
                 return decide(appraisal.forecast, terms, purses, offers)
             return decide(appraisal.forecast, terms, purses, appraisal.offers)
 

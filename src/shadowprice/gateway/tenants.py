@@ -71,6 +71,8 @@ def parse_tenant(
     """A tenant out of a table of the configuration, or of an admin's request."""
     check_fields(record, TENANT_FIELDS)
     name, team = parse_name(record), record.get("team", "")
+    if not isinstance(team, str):
+        raise InputError(f"team is {team!r:.40}", fix="give the name of a team")
     if team and team not in teams:
         near = difflib.get_close_matches(str(team), teams, 1)
         raise InputError(

@@ -35,7 +35,7 @@ HOP = {
     "connection", "content-encoding", "content-length", "host", "keep-alive", "proxy-authorization", "te", "trailer",
     "transfer-encoding", "upgrade", "accept-encoding",
 }  # fmt: skip
-_KEYS = {"authorization", "api-key", "x-api-key", "cookie"}
+_HOP_AND_KEYS = HOP | {"authorization", "api-key", "x-api-key", "cookie"}
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,10 @@ class Upstreams:
         self._keys = keys
         timeout = aiohttp.ClientTimeout(total=600, sock_connect=10)
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=30)
-        self._client = aiohttp.ClientSession(timeout=timeout, connector=connector, auto_decompress=True)
+        # A cookie that a server sets for one client must not reach another: they are passed on, and not kept.
+        self._client = aiohttp.ClientSession(
+            timeout=timeout, connector=connector, auto_decompress=True, cookie_jar=aiohttp.DummyCookieJar()
+        )
 
     async def close(self) -> None:
         await self._client.close()
@@ -147,13 +150,11 @@ class Upstreams:
     ) -> aiohttp.ClientResponse:
         """The server's response, whatever its status."""
         route = upstream.route
-        own = self._keys or route.api_key
+        dropped = _HOP_AND_KEYS if self._keys or route.api_key else HOP
         headers = {
             name: value
             for name, value in given.items()
-            if name.lower() not in HOP
-            and not name.lower().startswith("x-shadowprice-")
-            and not (own and name.lower() in _KEYS)
+            if (lower := name.lower()) not in dropped and not lower.startswith("x-shadowprice-")
         }
         headers["Accept-Encoding"] = "identity"
         if route.api_key:

@@ -17,7 +17,6 @@ higher price never buys more; compared by surplus it would, where grants differ 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -85,14 +84,6 @@ class Offers:
         some.tokens, some.gain = self.tokens[requests], self.gain[requests]
         some.cost, some.index = self.cost[requests], self.index[requests]
         return some
-
-    @classmethod
-    def joined(cls, parts: Sequence[Offers]) -> Offers:
-        """The offers to all requests of `parts`, in order."""
-        every = object.__new__(cls)
-        for name in ("tokens", "gain", "cost", "index"):
-            setattr(every, name, np.concatenate([getattr(part, name) for part in parts]))
-        return every
 
     def up_to(self, grant: ArrayLike) -> Offers:
         """The offers to requests that may buy no more than this grant, one of those that they were offered."""
