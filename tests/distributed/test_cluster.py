@@ -1,6 +1,7 @@
 """Ray is found where it is installed, and errors of other processes are shown as our own."""
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,6 +19,13 @@ def test_the_driver_has_to_be_on_the_cluster(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", sys)
     with pytest.raises(InputError, match="run it on a node of the cluster"):
         connect("ray://10.0.0.1:10001")
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "127.0.0.1:99999", "[::1]:1", "nowhere", "127.0.0.1:six"])
+def test_an_address_where_nothing_listens_is_refused_at_once(monkeypatch, address):
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False))
+    with pytest.raises(InputError, match=r"--ray .*(no connection|not an address)"):
+        connect(address)
 
 
 def test_an_error_of_another_process_is_one_line():

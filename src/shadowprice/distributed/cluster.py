@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -14,6 +15,7 @@ from shadowprice.errors import InputError, MissingExtra, ShadowpriceError
 # A cluster that is started here is for this machine: its processes are addressed by the loopback interface.
 _LOCAL = {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
 _QUIET = {"log_to_driver": False, "logging_level": logging.WARNING}
+_PATIENCE = 5.0  # seconds for a first connection
 
 
 def load_ray() -> ModuleType:
@@ -39,6 +41,8 @@ def connect(address: str | None = None, **options: object) -> ModuleType:
     if address and address.startswith("ray://"):
         raise InputError(f"--ray {address}: the ledger is kept where this runs", fix="run it on a node of the cluster")
     if not ray.is_initialized():
+        if address and address != "auto":
+            _check(address)
         try:
             if address:
                 ray.init(address=address, **{**_QUIET, **options})
@@ -49,6 +53,17 @@ def connect(address: str | None = None, **options: object) -> ModuleType:
             fix = "check the address, and RAY_AUTH_TOKEN if the cluster wants a token"
             raise InputError(f"--ray {address or ''}: no connection: {line}", fix=fix) from None
     return ray
+
+
+def _check(address: str) -> None:
+    """Refuses an address where nothing listens: Ray itself would try for many minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise InputError(f"--ray {address!r:.80}: not an address", fix="write HOST:PORT, or auto")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _PATIENCE).close()
+    except (OSError, OverflowError) as error:
+        raise InputError(f"--ray {address}: no connection: {error}", fix="check the address") from None
 
 
 # How Ray shows an error that was raised in another process.
