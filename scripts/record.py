@@ -13,7 +13,8 @@ by age, whether the final answer that the model states there is correct, the tok
 states.
 
 What ships: questions and answers where the licence of the questions allows it; of the others ids, lengths, grades and
-probes. Questions that are in the package are not recorded again.
+probes. Questions that are in the package are not recorded again. Of a recording that was stopped, the answers up to the
+first question without one ship: those after it that have ended are the short ones.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 
 import orjson
@@ -134,7 +136,7 @@ def ship(folders: list[Path]) -> int:
     for folder in folders:
         if code := collect(folder, "--so-far", "--force"):
             return code
-        found = read_traces(folder / "traces.jsonl.gz")
+        found = _up_to_a_gap(list(read_traces(folder / "traces.jsonl.gz")), folder / "questions.jsonl")
         traces |= {_key(trace): replace(trace, model=MODELS[SET].title) for trace in found}
     splits: dict[str, list[Trace]] = {}
     for trace in traces.values():
@@ -145,6 +147,15 @@ def ship(folders: list[Path]) -> int:
         print(f"{split}: {len(some):,} traces")
     write_manifest()
     return 0
+
+
+def _up_to_a_gap(found: list[Trace], questions: Path) -> list[Trace]:
+    if not questions.exists():
+        return found
+    answered = {trace.id for trace in found}
+    order = [row["id"] for _, row in read_objects(questions)]
+    complete = set(takewhile(answered.__contains__, order))
+    return [trace for trace in found if trace.id in complete]
 
 
 def _key(trace: Trace) -> tuple[str, int, float]:
