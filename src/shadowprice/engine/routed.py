@@ -266,7 +266,8 @@ class Routed:
                 if not again or site.taken[place] >= self.samples:
                     site.cap[place] = 0  # the same answer again
             elif (reviser := self.revisers.get((name, site.route.name))) is not None:
-                site.forecast = _with(site.forecast, place, reviser.revise(site.forecast.take([place]), evidence))
+                second = reviser.second(site.forecast.take([place]), evidence, chance)
+                site.forecast = _with(site.forecast, place, second)
                 site.corrected = None
         before, now = self._kept.get(place), _Kept(answer, correct, name, chance, sample)
         self._kept[place] = now if before is None or now.worth >= before.worth else before

@@ -15,7 +15,7 @@ the best mix of them.
 
 Where money is not scarce the model with the best mean, b, answers everything. That another one is better at some of the
 questions must be shown, because the largest of many differences is mostly noise: if on the left-out questions with
-p_a > p_b the grades of a are not better than those of b by two standard errors, p_a is at most p_b.
+p_a > p_b the grades of a are not better than those of b by two standard errors, p_a is at most 0.99 p_b.
 
     differences = Differences.fit(forecasts, correct)  # a forecast per model; grades by question and model
     differences.apply(forecasts)
@@ -43,7 +43,7 @@ FEWEST = 30  # questions with a grade
 _BASE_SD, _SLOPE_SD = 2.0, 1.0  # of the priors: of `base_a` around 0, of `slope` around 1
 _SCALES = ((0.05, 0.1), (0.1, 0.2), (0.2, 0.4), (0.5, 1.0), (1.0, 2.0))  # of `slope_a` and `own_a`: one is chosen
 _ERRORS = 2.0  # standard errors by which a model must have been better than the best one
-_LESS = 1 - 1e-6  # of two equal chances the market buys the larger
+_LESS = 0.99  # times the chance of the best: more than what forecast lengths say of answers that the cap cuts
 _FOLDS = 5
 _STEPS = 30
 _EDGE = 8.0  # log odds
@@ -73,7 +73,7 @@ class Differences:
             raise InputError(
                 f"forecasts for {z.shape[0]} questions by {z.shape[1]} models, and grades of another shape"
             )
-        asked = np.isfinite(correct).any(1)
+        asked: NDArray[np.bool_] = np.isfinite(correct).any(1)
         if (found := int(asked.sum())) < FEWEST:
             raise InputError(f"{found} questions are graded, {FEWEST} are needed")
         mean = z.mean(0)
@@ -106,7 +106,8 @@ class Differences:
             raise ValueError("not differences of models")
         if not all(np.isfinite(each).all() for each in arrays):
             raise ValueError("not differences of models")
-        return cls(*arrays[:-1], arrays[-1] > 0)
+        mean, base, slopes, own, graded, better = arrays
+        return cls(mean, base, slopes, own, graded, better > 0)
 
 
 @dataclass(frozen=True, eq=False)

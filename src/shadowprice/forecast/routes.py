@@ -25,7 +25,7 @@ import orjson
 from shadowprice.errors import InputError
 from shadowprice.forecast.differences import FEWEST as FEWEST_GRADED
 from shadowprice.forecast.differences import Differences
-from shadowprice.forecast.revise import FEWEST, Evidence, Reviser
+from shadowprice.forecast.revise import FEWEST, Reviser, grade, revisers_of
 from shadowprice.forecast.splits import held_out, question_key, questions_of
 from shadowprice.forecast.text import TextForecaster
 from shadowprice.forecast.training import FEWEST_QUESTIONS, sizes
@@ -65,7 +65,7 @@ def train_routes(
         progress(f"{model}: training on {sizes(some)}")
         TextForecaster().fit(some).save(place / names[model])
     progress("what an answer of one model says about another")
-    content = {"format": 2, **_between(_halves(by_model), names), "correlation": _correlation(by_model)}
+    content = {"format": 3, **_between(_halves(by_model), names), "correlation": _correlation(by_model)}
     with replacing([place / REVISERS]) as (file,):
         file.write(orjson.dumps(content))
     return {model: place / name for model, name in names.items()}
@@ -99,26 +99,17 @@ def _between(halves: Mapping[str, _Half], names: Mapping[str, str]) -> dict[str,
     if not prompts:
         return {"differences": None, "pairs": []}
     forecasts = [half.forecaster.predict([*prompts.values()]) for half in halves.values()]
-    grades = np.array([[_grade(half.traces.get(key)) for half in halves.values()] for key in prompts])
+    grades = np.array([[grade(half.traces.get(key)) for half in halves.values()] for key in prompts])
     differences = None
     if len(halves) > 1 and np.isfinite(grades).any(1).sum() >= FEWEST_GRADED:
         differences = Differences.fit(forecasts, grades)
         forecasts = differences.apply(forecasts)
-    row = {key: at for at, key in enumerate(prompts)}
-    pairs = []
-    for one, scout in halves.items():
-        for (other, half), forecast in zip(halves.items(), forecasts, strict=True):
-            targets = [*half.traces.values()]
-            evidence = Evidence.from_traces([trace.prompt for trace in targets], [*scout.traces.values()])
-            if evidence.known.sum() >= FEWEST:
-                reviser = Reviser.fit(forecast.take([row[key] for key in half.traces]), evidence, targets)
-                pairs.append({"from": names[one], "to": names[other], **reviser.to_dict()})
-    known = differences and {"models": [names[model] for model in halves], **differences.to_dict()}
+    answers = [[half.traces.get(key) for key in prompts] for half in halves.values()]
+    models = [names[model] for model in halves]
+    found = revisers_of(forecasts, answers)
+    pairs = [{"from": models[one], "to": models[other], **each.to_dict()} for (one, other), each in found.items()]
+    known = differences and {"models": models, **differences.to_dict()}
     return {"differences": known, "pairs": pairs}
-
-
-def _grade(trace: Trace | None) -> float:
-    return np.nan if trace is None or trace.correct is None else float(trace.correct and not trace.truncated)
 
 
 def _correlation(by_model: Mapping[str, Sequence[Trace]]) -> float | None:

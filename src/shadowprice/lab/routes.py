@@ -34,7 +34,7 @@ from shadowprice.engine.simulate import simulate
 from shadowprice.errors import InputError
 from shadowprice.forecast.calibration import Calibration
 from shadowprice.forecast.differences import Differences
-from shadowprice.forecast.revise import Evidence, Reviser
+from shadowprice.forecast.revise import Evidence, Reviser, revisers_of
 from shadowprice.forecast.splits import folds, question_key
 from shadowprice.formats.routes import Route
 from shadowprice.lab.compare import Row
@@ -150,15 +150,12 @@ def _fold(pool: Recorded, known: NDArray[np.intp], places: NDArray[np.intp]) -> 
 def _revisers(pool: Recorded, known: NDArray[np.intp], forecasts: list[Forecast]) -> dict[tuple[str, str], Reviser]:
     """From every route to itself and to all dearer ones."""
     dollars = pool.cost.mean(0)
-    found = {}
-    for one, scout in enumerate(pool.routes):
-        cut = [float(pool.traces[i][one].truncated) for i in known.tolist()]
-        evidence = Evidence(pool.tokens[known, one], cut)
-        for other, target in enumerate(pool.routes):
-            if one == other or dollars[other] > dollars[one]:
-                traces = [pool.traces[i][other] for i in known.tolist()]
-                found[scout.name, target.name] = Reviser.fit(forecasts[other], evidence, traces)
-    return found
+    answers = [[pool.traces[i][at] for i in known.tolist()] for at in range(len(pool.routes))]
+    return {
+        (pool.routes[one].name, pool.routes[other].name): reviser
+        for (one, other), reviser in revisers_of(forecasts, answers).items()
+        if one == other or dollars[other] > dollars[one]
+    }
 
 
 # --- serving ------------------------------------------------------------------------------------
