@@ -73,7 +73,7 @@ class Differences:
             raise InputError(
                 f"forecasts for {z.shape[0]} questions by {z.shape[1]} models, and grades of another shape"
             )
-        asked: NDArray[np.bool_] = np.isfinite(correct).any(1)
+        asked = np.asarray(np.isfinite(correct).any(1), dtype=bool)
         if (found := int(asked.sum())) < FEWEST:
             raise InputError(f"{found} questions are graded, {FEWEST} are needed")
         mean = z.mean(0)

@@ -187,7 +187,10 @@ class Reviser:
         cut = some[longer]
         stopped = Evidence(limit[longer], 1.0, evidence.log_prob[cut], evidence.agreement[cut])
         pairs = ((ended, evidence.take(ended)), (cut, stopped))
-        return cls(*(_Weights.fit(forecast.take(who), what, [traces[i] for i in who.tolist()]) for who, what in pairs))
+        of_ended, of_cut = (
+            _Weights.fit(forecast.take(who), what, [traces[i] for i in who.tolist()]) for who, what in pairs
+        )
+        return cls(of_ended, of_cut)
 
     def revise(self, forecast: Forecast, evidence: Evidence) -> Forecast:
         """The forecasts, corrected where there is evidence."""
