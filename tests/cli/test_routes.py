@@ -80,6 +80,7 @@ def test_a_dead_route_is_left_out_and_the_other_answers_everything(run, tmp_path
     printed = capsys.readouterr()
     assert len(read_jsonl(tmp_path / "out")) == 40
     assert "warning: route dead was left out: " in printed.err
+    assert "(is the server up at the base_url of the route? then --resume)" in printed.err
 
 
 def test_a_run_is_resumed_and_pays_for_nothing_twice(run, tmp_path, capsys):
