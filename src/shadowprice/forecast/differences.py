@@ -157,11 +157,14 @@ def _error_of_differences(error: Array) -> float:
 
 def _better(chance: Array, correct: Array) -> NDArray[np.bool_]:
     """Which models were better than which others on the questions where they were expected to be."""
-    gain = np.where(chance[:, :, None] > chance[:, None, :], correct[:, :, None] - correct[:, None, :], 0.0)
-    known = np.isfinite(gain)
-    count = np.maximum(1, known.sum(0))
-    total, squares = (np.where(known, each, 0.0).sum(0) for each in (gain, gain**2))
-    better: NDArray[np.bool_] = total > _ERRORS * np.sqrt(np.maximum(0.0, squares - total**2 / count))
+    models = chance.shape[1]
+    better = np.zeros((models, models), dtype=bool)
+    for other in range(models):
+        gain = np.where(chance > chance[:, [other]], correct - correct[:, [other]], 0.0)
+        known = np.isfinite(gain)
+        total, squares = (np.where(known, each, 0.0).sum(0) for each in (gain, gain**2))
+        variance = squares - total**2 / np.maximum(1, known.sum(0))
+        better[:, other] = total > _ERRORS * np.sqrt(np.maximum(0.0, variance))
     return better
 
 
