@@ -21,7 +21,8 @@ from shadowprice.errors import InputError
 from shadowprice.forecast import Predictor, default, load, predict_all
 from shadowprice.forecast.folder import fingerprint
 from shadowprice.forecast.revise import Reviser
-from shadowprice.forecast.routes import load_correlation, load_revisers
+from shadowprice.forecast.routes import REVISERS, Together, believed, load_correlation, load_revisers, trained_together
+from shadowprice.formats.files import sha256_of
 from shadowprice.formats.routes import Route, check_contexts
 from shadowprice.types import Forecast, Request
 
@@ -36,6 +37,7 @@ class Routing(AsyncContext):
 
     revisers  by the names of two routes: what an answer of the first says about the second
     names     of the forecasters, as a run folder keeps them
+    together  routes whose forecasters were trained together: how far differences between them can be believed
     correlation  between the grades of two answers to a question: what several samples are worth
     """
 
@@ -45,6 +47,7 @@ class Routing(AsyncContext):
     revisers: Mapping[tuple[str, str], Reviser] = field(default_factory=dict)
     names: Sequence[str] = ()
     correlation: float = _CORRELATION
+    together: Sequence[Together] = ()
 
     def __post_init__(self) -> None:
         if not len(self.routes) == len(self.backends) == len(self.forecasters) or not self.routes:
@@ -75,7 +78,7 @@ class Routing(AsyncContext):
         for forecaster in self.forecasters:
             if id(forecaster) not in made:
                 made[id(forecaster)] = predict_all(forecaster, requests)
-        return [made[id(forecaster)] for forecaster in self.forecasters]
+        return believed([made[id(forecaster)] for forecaster in self.forecasters], self.together)
 
     def check(self, requests: Sequence[Request]) -> None:
         """Raises InputError if a route could never be used."""
@@ -117,11 +120,20 @@ def open_routing(
         opened.append(replace(route, context=context) if route.context is None and context else route)
         backends.append(backend)
     chosen: list[Predictor] = [each or forecaster for each in forecasters]  # type: ignore[misc]
-    names = [f"forecaster {fingerprint(route.forecaster)}" if route.forecaster else name for route in routes]
+    names = [_name(Path(route.forecaster)) if route.forecaster else name for route in routes]
     folders = dict.fromkeys(Path(route.forecaster).parent for route in routes if route.forecaster)
     learned = [found for folder in folders if (found := load_correlation(folder)) is not None]
     correlation = sum(learned) / len(learned) if learned else _CORRELATION
-    return Routing(opened, backends, chosen, _revisers(routes) if scouts else {}, names, correlation)
+    revisers = _revisers(routes) if scouts else {}
+    together = trained_together([route.forecaster for route in routes])
+    return Routing(opened, backends, chosen, revisers, names, correlation, together)
+
+
+def _name(folder: Path) -> str:
+    """Identifies a forecaster and what it was trained together with."""
+    others = folder.parent / REVISERS
+    more = f" with {sha256_of(others)}" if others.exists() else ""
+    return f"forecaster {fingerprint(folder)}{more}"
 
 
 def _revisers(routes: Sequence[Route]) -> dict[tuple[str, str], Reviser]:

@@ -3,13 +3,16 @@
 import json
 from collections import Counter
 
+import numpy as np
 import pytest
 
 from shadowprice.accounts.sqlite import Ledger
 from shadowprice.cli import main
+from shadowprice.forecast import predict_all
 from shadowprice.formats.routes import read_routes
 from shadowprice.formats.traces import write_traces
 from shadowprice.routing import open_routing
+from shadowprice.types import Request
 
 from ..backends import hostile
 from ..conftest import read_jsonl, request_line
@@ -77,6 +80,7 @@ def test_a_dead_route_is_left_out_and_the_other_answers_everything(run, tmp_path
     printed = capsys.readouterr()
     assert len(read_jsonl(tmp_path / "out")) == 40
     assert "warning: route dead was left out: " in printed.err
+    assert "(is the server up at the base_url of the route? then --resume)" in printed.err
 
 
 def test_a_run_is_resumed_and_pays_for_nothing_twice(run, tmp_path, capsys):
@@ -156,6 +160,32 @@ def test_train_makes_a_forecaster_for_each_model(tmp_path, capsys):
     opened = open_routing(read_routes(tmp_path / "routes.toml"), scouts=True)
     assert set(opened.revisers) == {("x", "x"), ("x", "y"), ("y", "x"), ("y", "y")}
     assert main(["train", str(tmp_path / "traces.jsonl"), "--routes", "--from", "default", "--out", "g"]) == 2
+
+
+def test_forecasts_of_models_that_were_trained_together_are_compared_everywhere_alike(tmp_path, batch, capsys):
+    write_traces(tmp_path / "traces.jsonl", traces(120))
+    assert main(["train", str(tmp_path / "traces.jsonl"), "--routes", "--out", str(tmp_path / "f"), "--quiet"]) == 0
+    path = tmp_path / "routes.toml"
+    path.write_text(
+        route("x", "http://127.0.0.1:9/v1", CHEAP, 'forecaster = "f/cheap"')
+        + route("y", "http://127.0.0.1:9/v1", DEAR, 'forecaster = "f/dear"')
+    )
+    file = batch([request_line(f"q{i}", f"What is {i} plus 3?") for i in range(4)])
+    capsys.readouterr()
+    assert main(["forecast", str(file), "--routes", str(path), "--quiet"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    opened = open_routing(read_routes(path))
+    requests = [Request(f"q{i}", f"What is {i} plus 3?") for i in range(4)]
+    each = opened.predict(requests)
+    expected = [float(forecast.solve[i]) for i in range(4) for forecast in each]
+    assert [line["solve"] for line in lines] == pytest.approx(expected, abs=1e-3)
+    alone = predict_all(opened.forecasters[0], requests)
+    assert np.abs(alone.solve - each[0].solve).max() > 1e-3
+    names = [route["forecaster"] for route in opened.described()]
+    (tmp_path / "f" / "revisers.json").write_text('{"pairs": []}')
+    again = open_routing(read_routes(path))
+    np.testing.assert_array_equal(again.predict(requests)[0].solve, alone.solve)
+    assert [route["forecaster"] for route in again.described()] != names, "a run with other forecasts is not resumed"
 
 
 def test_plan_writes_a_batch_file_for_each_route(tmp_path, batch, capsys):

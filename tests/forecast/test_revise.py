@@ -6,7 +6,7 @@ from scipy.special import expit
 from scipy.stats import spearmanr
 
 from shadowprice.errors import InputError
-from shadowprice.forecast.revise import FEWEST, Evidence, Reviser
+from shadowprice.forecast.revise import FEWEST, Evidence, Reviser, revisers_of
 from shadowprice.types import Forecast, Trace
 
 
@@ -149,3 +149,57 @@ def test_questions_are_matched_by_their_words():
     assert evidence.tokens[0] == 17
     assert evidence.log_prob[0] == -0.25
     assert evidence.known.tolist() == [True, False]
+
+
+def fair(n: int, seed: int, *, dear: float) -> tuple[list[Forecast], list[list[Trace]]]:
+    """Two models whose grades say nothing but their means, and forecasts of them that are noise."""
+    rng = np.random.default_rng(seed)
+    means = 0.6, 0.6 + dear
+    answers = [
+        [
+            Trace(f"q{i}", f"question {i}", int(rng.lognormal(5, 0.5)), bool(rng.random() < mean), model=name)
+            for i in range(n)
+        ]
+        for name, mean in zip(("cheap", "dear"), means, strict=True)
+    ]
+    noise = rng.normal(0, 0.5, (2, n))
+    odds = [np.log(mean / (1 - mean)) + each for mean, each in zip(means, noise, strict=True)]
+    return [Forecast(np.full(n, 150.0), 0.5, expit(each)) for each in odds], answers
+
+
+def test_a_gain_of_a_second_answer_is_believed_as_far_as_there_was_one():
+    nothing = revisers_of(*fair(600, 1, dear=0.0))
+    assert set(nothing) == {(0, 0), (0, 1), (1, 0), (1, 1)}
+    assert nothing[0, 1].trust < 0.5
+    real = revisers_of(*fair(600, 2, dear=0.3))
+    assert real[0, 1].trust > 0.8
+    assert real[0, 0].trust == 1.0
+    forecast, evidence = Forecast([150.0], 0.5, 0.9), Evidence([150])
+    revised = float(nothing[0, 1].revise(forecast, evidence).solve[0])
+    believed = float(nothing[0, 1].second(forecast, evidence, 0.3).solve[0])
+    assert believed == pytest.approx(0.3 + nothing[0, 1].trust * (revised - 0.3))
+    assert nothing[0, 1].second(forecast, evidence, 0.99).solve[0] == pytest.approx(revised)
+    assert nothing[0, 1].second(forecast, evidence, 0.0).solve[0] == pytest.approx(revised), "a wrong one is no rival"
+
+
+def test_that_an_answer_was_cut_never_makes_another_one_likelier():
+    forecasts, answers = fair(600, 3, dear=0.3)
+    reviser = revisers_of(forecasts, answers)[0, 1]
+    low = Forecast(np.full(50, 150.0), 0.5, np.linspace(0.01, 0.99, 50))
+    cut = Evidence(np.full(50, 400.0), np.ones(50))
+    assert (reviser.revise(low, cut).solve > low.solve).any()
+    assert (reviser.second(low, cut, 0.0).solve <= low.solve).all()
+
+
+def test_models_that_share_too_few_questions_have_no_reviser():
+    forecasts, answers = fair(100, 4, dear=0.1)
+    answers[1][FEWEST - 1 :] = [None] * (100 - FEWEST + 1)
+    assert set(revisers_of(forecasts, answers)) == {(0, 0)}
+
+
+def test_trust_is_saved():
+    reviser = revisers_of(*fair(200, 5, dear=0.1))[0, 1]
+    assert Reviser.from_dict(reviser.to_dict()).trust == reviser.trust
+    for damaged in (1.5, "x", None):
+        with pytest.raises((ValueError, TypeError)):
+            Reviser.from_dict({**reviser.to_dict(), "trust": damaged})

@@ -1,12 +1,21 @@
 """`train --routes`: a forecaster per model, and what an answer of one says about another."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from shadowprice.errors import InputError
 from shadowprice.forecast import load
 from shadowprice.forecast.revise import Evidence
-from shadowprice.forecast.routes import folder_name, load_correlation, load_revisers, train_routes
+from shadowprice.forecast.routes import (
+    believed,
+    folder_name,
+    load_correlation,
+    load_revisers,
+    train_routes,
+    trained_together,
+)
 
 from .test_revise import world
 
@@ -28,6 +37,28 @@ def test_every_model_has_a_forecaster_and_every_pair_a_reviser(tmp_path):
     assert longer.solve[1] < longer.solve[0]
     assert np.isfinite(longer.spread).all()
     train_routes(traces(), tmp_path / "out")  # replaces what it made
+
+
+def test_differences_between_models_are_believed_as_far_as_they_were_shown(tmp_path):
+    folders = train_routes(traces(), tmp_path / "out")
+    (together,) = trained_together([None, folders["dear"], folders["cheap"]])
+    assert (together.routes, together.models) == ([1, 2], [1, 0])
+    prompts = [f"question {i}" for i in range(200)]
+    dear, cheap = (load(folders[name]).predict(prompts) for name in ("dear", "cheap"))
+    other = cheap.take(range(200))
+    first, *found = believed([other, dear, cheap], [together])
+    assert first is other
+    gap_before, gap = (one.solve - two.solve for one, two in ((dear, cheap), found))
+    # Numbers of questions say nothing about them: what is left of the differences is that of the means.
+    assert gap.std() < gap_before.std() / 3
+    graded = [np.mean([t.correct for t in traces() if t.model == name]) for name in ("dear", "cheap")]
+    assert gap.mean() == pytest.approx(graded[0] - graded[1], abs=0.1)
+    assert trained_together([folders["dear"], None]) == []
+
+
+def test_models_without_grades_keep_their_forecasts(tmp_path):
+    folders = train_routes([replace(trace, correct=None) for trace in traces()], tmp_path / "out")
+    assert trained_together([*folders.values()]) == []
 
 
 def test_one_model_or_too_few_questions_are_refused(tmp_path):
@@ -60,6 +91,9 @@ def test_a_damaged_file_is_named(tmp_path):
     (tmp_path / "revisers.json").write_text("{")
     with pytest.raises(InputError, match=r"revisers.json: is damaged"):
         load_revisers(tmp_path)
+    (tmp_path / "revisers.json").write_text('{"differences": {"models": ["a", "b"], "mean": [0.0]}}')
+    with pytest.raises(InputError, match=r"revisers.json: is damaged"):
+        trained_together([tmp_path / "a", tmp_path / "b"])
 
 
 def test_names_become_folders():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shadowprice.formats.fixes import fix_for
+from shadowprice.formats.fixes import fix_for, fix_for_route
 
 
 @pytest.mark.parametrize(
@@ -40,3 +40,11 @@ from shadowprice.formats.fixes import fix_for
 )
 def test_every_kind_of_failure_has_one(code, message, fix):
     assert fix in fix_for(code, message)
+
+
+def test_a_fix_for_a_route_names_keys_of_its_file_and_no_options():
+    assert fix_for_route("connection refused (127.0.0.1:9)") == (
+        "is the server up at the base_url of the route? then --resume"
+    )
+    assert "its api_key_env" in fix_for_route("401 Unauthorized: 401")
+    assert fix_for_route(": 405") == "check the base_url of the route: it usually ends in /v1"

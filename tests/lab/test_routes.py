@@ -14,7 +14,7 @@ from .several import ROUTES, traces
 def pool(tmp_path_factory):
     path = tmp_path_factory.mktemp("routes") / "routes.toml"
     path.write_text(ROUTES)
-    return recorded_routes(traces(), read_routes(path))
+    return recorded_routes(traces(400), read_routes(path))
 
 
 def test_the_frontier_has_every_policy_and_nobody_exceeds_the_budget(pool):

@@ -22,6 +22,7 @@ from shadowprice.errors import InputError
 
 if TYPE_CHECKING:
     from shadowprice.forecast import Predictor
+    from shadowprice.forecast.routes import Together
 
 _DESCRIPTION = """\
 Writes a forecast for every question or request: the median length of its answer (tokens), the
@@ -52,6 +53,7 @@ def add(commands: Commands) -> None:
 
 def forecast(options: argparse.Namespace) -> int:
     from shadowprice.forecast import CHUNK
+    from shadowprice.forecast.routes import believed
     from shadowprice.forecast.shared import SharedText
     from shadowprice.formats.files import replacing
     from shadowprice.formats.forecasts import forecast_line
@@ -59,7 +61,7 @@ def forecast(options: argparse.Namespace) -> int:
     refuse_folder(options.file)
     refuse_same_file(input=options.file, out=options.out)
     refuse_existing(options, options.out)
-    predictors = _predictors(options)
+    predictors, together = _predictors(options)
     with ExitStack() as stack:
         questions = stack.enter_context(given(options))
         lines = bar(options)(questions.batch(), "forecasting")
@@ -71,11 +73,11 @@ def forecast(options: argparse.Namespace) -> int:
         empty, shared = True, SharedText()
         while requests := [line.request for line in islice(lines, CHUNK)]:
             stripped = shared.strip_requests(requests)
-            found = [(route, predictor.predict(stripped)) for route, predictor in predictors]
+            found = believed([predictor.predict(stripped) for _, predictor in predictors], together)
             out.writelines(
                 forecast_line(request.id, each, i, route) + b"\n"
                 for i, request in enumerate(requests)
-                for route, each in found
+                for (route, _), each in zip(predictors, found, strict=True)
             )
             out.flush()
             empty = False
@@ -84,13 +86,15 @@ def forecast(options: argparse.Namespace) -> int:
     return DONE
 
 
-def _predictors(options: argparse.Namespace) -> list[tuple[str, Predictor]]:
-    """The forecaster of each route, with its name; without routes one without a name."""
+def _predictors(options: argparse.Namespace) -> tuple[list[tuple[str, Predictor]], list[Together]]:
+    """A forecaster for each route, with its name, and which were trained together; without routes just one."""
     from shadowprice.forecast import load
+    from shadowprice.forecast.routes import trained_together
     from shadowprice.formats.routes import read_routes
 
     shared, _ = forecaster(options)
     if not options.routes:
-        return [("", shared)]
+        return [("", shared)], []
     routes = read_routes(options.routes)
-    return [(route.name, load(route.forecaster) if route.forecaster else shared) for route in routes]
+    predictors = [(route.name, load(route.forecaster) if route.forecaster else shared) for route in routes]
+    return predictors, trained_together([route.forecaster for route in routes])

@@ -117,7 +117,7 @@ def _run_routes(options: argparse.Namespace, out: str, errors: str) -> int:
     """A batch file for each route."""
     from shadowprice.cost import parse_budget, show
     from shadowprice.forecast import load, predict_all
-    from shadowprice.forecast.routes import folder_name
+    from shadowprice.forecast.routes import believed, folder_name, trained_together
     from shadowprice.formats.files import replacing
     from shadowprice.formats.routes import read_routes
     from shadowprice.planning import batch_lines
@@ -139,7 +139,8 @@ def _run_routes(options: argparse.Namespace, out: str, errors: str) -> int:
         lines = batch_lines(found.requests, found.label)
         shared, _ = forecaster(options)
         requests = [line.request for line in lines]
-        forecasts = [predict_all(load(r.forecaster) if r.forecaster else shared, requests) for r in routes]
+        each = [predict_all(load(r.forecaster) if r.forecaster else shared, requests) for r in routes]
+        forecasts = believed(each, trained_together([r.forecaster for r in routes]))
         result = plan_routes(lines, options.budget, routes, forecasts, max_tokens=options.max_tokens)
         error_file, *opened = stack.enter_context(replacing([standard_output() if errors == "-" else errors, *files]))
         result.write_to(opened, error_file)

@@ -36,8 +36,8 @@ forecaster is trained again, on all traces, and saved; the report is about the f
 that comes with the package. The report then also says how good it was before; this means little if that
 forecaster was trained on the same questions.
 
---routes trains a forecaster for each model in the traces, in folders of OUT, and what an answer of one
-model says about the others: name them in a file of routes (docs/routes.md).
+--routes trains a forecaster for each model in the traces, in folders of OUT, how far their forecasts can be
+compared, and what an answer of one model says about the others: name them in a file of routes (docs/routes.md).
 
   shadowprice train small.jsonl.gz large.jsonl.gz --routes --out forecasters
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from shadowprice.cli.common import about, count, lost_in_words, shown, where_programs_ran
 from shadowprice.cost import Rates, prompts_in_words, show, show_beside, show_spent
-from shadowprice.formats.fixes import fix_for
+from shadowprice.formats.fixes import fix_for, fix_for_route
 
 if TYPE_CHECKING:
     from shadowprice.distributed.outcomes import RayRun
@@ -60,7 +60,7 @@ def _of_routes(summary: Summary, rates: Rates) -> Iterator[str]:
 def warnings(summary: Summary, rates: Rates) -> Iterator[str]:
     """What was wrong with the server, what it cost, and what to do."""
     for name, reason in summary.dropped.items():
-        yield f"route {name} was left out: {reason} ({fix_for('', reason)})"
+        yield f"route {name} was left out: {reason} ({fix_for_route(reason)})"
     for flag, times in summary.flags.items():
         yield f"server violation: {flag} {times:,} times"
     if summary.beyond_grants:

@@ -24,15 +24,14 @@ but the market counts on them from the start (`Pieces.repeated`). Without a grad
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.arrays import Array
 from shadowprice.cost import prompt_bound
 from shadowprice.engine.scheduler import Batch, Report, Round, Work
+from shadowprice.engine.sites import FIRST_LESSON, Kept, Site, Turn, replace_solve, solve_of, with_one
 from shadowprice.errors import Refused
 from shadowprice.forecast.learning import recalibrate
 from shadowprice.forecast.revise import Evidence, Reviser
@@ -42,59 +41,10 @@ from shadowprice.market.menu import clear_menu
 from shadowprice.market.options import DECLINE, Option, at_price
 from shadowprice.market.pieces import Pieces
 from shadowprice.market.samples import next_samples
-from shadowprice.shape import Shape
 from shadowprice.types import Completion, Forecast, Request, Result
 
-_FIRST_LESSON = 24  # answers of a route that have ended, before its forecasts are corrected
-_PROMPT = 0.3  # tokens of a prompt, as a share of their bound, before any was counted
 _STEPS = 24  # clearings of a batch, about; at least `_FEWEST` answers apart
 _FEWEST = 8
-
-
-class _Turn(NamedTuple):
-    """A request that bought an option and has not been sent."""
-
-    place: int
-    route: int
-    limit: int
-    expected: float  # units
-
-
-class _Kept(NamedTuple):
-    """An answer at hand, and the chance that it is correct."""
-
-    answer: Completion
-    correct: bool | None
-    route: str
-    chance: float
-    sample: int
-
-    @property
-    def worth(self) -> tuple[float, bool]:
-        """Of two answers the likelier one; a part of an answer is worth less than a wrong one."""
-        return self.chance, self.answer.finish == "stop"
-
-
-@dataclass
-class _Site:
-    """What the scheduler knows of a route. Arrays have one entry per request."""
-
-    route: Route
-    forecast: Forecast
-    cap: Array  # tokens that its context and the caller leave for an answer; 0: not for this request
-    age: NDArray[np.int64]  # of answers that ended or were cut here
-    ended: NDArray[np.bool_]
-    taken: NDArray[np.int64]  # samples
-    lesson: int = _FIRST_LESSON
-    corrected: Forecast | None = None
-    reason: str = ""  # why it left the menu
-    read: int = 0  # tokens of prompts, as counted
-    read_bound: int = 0  # and their bounds
-    units: int = 0
-
-    def expected_share(self) -> float:
-        """Tokens of a prompt as a share of their bound; earlier ones count like one of a thousand tokens."""
-        return (self.read + _PROMPT * 1000) / (self.read_bound + 1000)
 
 
 class Routed:
@@ -127,12 +77,12 @@ class Routed:
         self.samples, self.correlation = samples, correlation
         self._batch = Batch(max_tokens, attempts)
         nothing, none = Forecast([]), np.zeros(0, dtype=np.int64)
-        self._sites = [_Site(route, nothing, np.zeros(0), none, np.zeros(0, dtype=bool), none) for route in routes]
+        self._sites = [Site(route, nothing, np.zeros(0), none, np.zeros(0, dtype=bool), none) for route in routes]
         self._names = {route.name: number for number, route in enumerate(routes)}
         self._prompt: NDArray[np.int64] = np.zeros(0, dtype=np.int64)  # bounds
-        self._queue: list[_Turn] = []
+        self._queue: list[Turn] = []
         self._running: dict[int, tuple[Work, float]] = {}  # by place, with the units that it is expected to cost
-        self._kept: dict[int, _Kept] = {}
+        self._kept: dict[int, Kept] = {}
         self._wrong: dict[int, int] = {}  # answers of any route that are known to be wrong, by place
         self._charged: dict[int, dict[str, int]] = {}  # units by route, by place
         self._answers = 0  # since the last clearing
@@ -241,7 +191,7 @@ class Routed:
 
     # --- answers -------------------------------------------------------------------------------
 
-    def _answered(self, place: int, site: _Site, answer: Completion, correct: bool | None) -> Result | None:
+    def _answered(self, place: int, site: Site, answer: Completion, correct: bool | None) -> Result | None:
         """The result, or None while a dearer route may still be worth its price."""
         self._keep(place, self._names[site.route.name], answer, correct)
         return self._settled(place)
@@ -266,16 +216,17 @@ class Routed:
                 if not again or site.taken[place] >= self.samples:
                     site.cap[place] = 0  # the same answer again
             elif (reviser := self.revisers.get((name, site.route.name))) is not None:
-                site.forecast = _with(site.forecast, place, reviser.revise(site.forecast.take([place]), evidence))
+                second = reviser.second(site.forecast.take([place]), evidence, chance)
+                site.forecast = with_one(site.forecast, place, second)
                 site.corrected = None
-        before, now = self._kept.get(place), _Kept(answer, correct, name, chance, sample)
+        before, now = self._kept.get(place), Kept(answer, correct, name, chance, sample)
         self._kept[place] = now if before is None or now.worth >= before.worth else before
 
     def _settled(self, place: int) -> Result | None:
         """The result if no other route promises more than the answer at hand."""
         chance = self._kept[place].chance
         if (self.revisers or self.samples > 1) and any(
-            not site.reason and site.cap[place] >= 1 and _solve(site.forecast, place) > chance for site in self._sites
+            not site.reason and site.cap[place] >= 1 and solve_of(site.forecast, place) > chance for site in self._sites
         ):
             return None
         return self._chosen(place)
@@ -286,7 +237,7 @@ class Routed:
         which = {"sample": kept.sample} if self.samples > 1 else {}
         return self._batch.answered(place, kept.answer, kept.correct, route=kept.route, charged=charged, **which)
 
-    def _after_error(self, report: Report, site: _Site) -> Result | None:
+    def _after_error(self, report: Report, site: Site) -> Result | None:
         """None: the request waits again, with this route or without it."""
         batch, place = self._batch, report.work.place
         if batch.is_postponed(report):
@@ -307,7 +258,7 @@ class Routed:
         assert failed is not None
         return replace(failed, extra={"charged": self._charged.get(place, {})})
 
-    def _learn(self, place: int, site: _Site, answer: Completion) -> None:
+    def _learn(self, place: int, site: Site, answer: Completion) -> None:
         """Corrects what is expected of a route by what its answers show."""
         if answer.usage_source == "assumed":
             return
@@ -358,13 +309,13 @@ class Routed:
         for at in bought[np.argsort(sure[bought], kind="stable")].tolist():
             if limits[at] >= 1:
                 route, expected = live[int(cleared.option[at])], float(cleared.cost[at])
-                self._queue.append(_Turn(int(waiting[at]), route, int(limits[at]), expected))
+                self._queue.append(Turn(int(waiting[at]), route, int(limits[at]), expected))
         if self._queue:
             granted = round(sum(turn.expected for turn in self._queue))
             admitted = len(self._queue)
             self.rounds.append(Round(available, waiting.size, admitted, granted, cleared.price, cleared.status))
 
-    def _option(self, site: _Site, waiting: NDArray[np.intp], available: int) -> Option:
+    def _option(self, site: Site, waiting: NDArray[np.intp], available: int) -> Option:
         rates, prompt = site.route.rates, self._prompt[waiting]
         payable = np.array([rates.limit(int(tokens), available) for tokens in prompt.tolist()], dtype=np.float64)
         entry = site.expected_share() * prompt * rates.entry(1)
@@ -382,14 +333,14 @@ class Routed:
             pieces = pieces.repeated(*next_samples(forecast.solve, wrong, left, self.correlation))
         return Option(pieces, rates.output / 10**6)
 
-    def _expected(self, site: _Site) -> Forecast:
+    def _expected(self, site: Site) -> Forecast:
         """The forecast of a route, corrected by the answers that have ended there."""
         if site.corrected is None:
-            enough = self.learn and np.count_nonzero(site.ended) >= _FIRST_LESSON
+            enough = self.learn and np.count_nonzero(site.ended) >= FIRST_LESSON
             site.corrected = recalibrate(site.forecast, site.age, site.ended) if enough else site.forecast
         return site.corrected
 
-    def _first(self, avoid: Collection[int], shut: Collection[int]) -> _Turn | None:
+    def _first(self, avoid: Collection[int], shut: Collection[int]) -> Turn | None:
         """The first turn whose route is open, of requests that have not failed just now if possible."""
         open_turns = (turn for turn in self._queue if turn.route not in shut)
         first = None
@@ -399,36 +350,9 @@ class Routed:
             first = first or turn
         return first
 
-    def _work(self, turn: _Turn) -> Work:
+    def _work(self, turn: Turn) -> Work:
         route, request = self._sites[turn.route].route, self._batch.requests[turn.place]
         bound = route.rates.bound(int(self._prompt[turn.place]), turn.limit)
         sample = int(self._sites[turn.route].taken[turn.place])
         body = {**request.body, "seed": sample} if self.samples > 1 else request.body
         return Work(turn.place, request, turn.limit, bound, body, sample=sample, route=route.name)
-
-
-def replace_solve(forecast: Forecast, solve: Array) -> Forecast:
-    """The same lengths with other chances."""
-    return _shaped(forecast, forecast.shape, solve)
-
-
-def _shaped(forecast: Forecast, shape: Shape | None, solve: Array | None = None) -> Forecast:
-    return Forecast(
-        forecast.tokens,
-        forecast.spread,
-        forecast.solve if solve is None else solve,
-        forecast.tail,
-        forecast.solved_tokens,
-        forecast.solved_spread,
-        shape,
-    )
-
-
-def _solve(forecast: Forecast, place: int) -> float:
-    return float(np.broadcast_to(forecast.solve, len(forecast))[place])
-
-
-def _with(forecast: Forecast, place: int, one: Forecast) -> Forecast:
-    """The forecast with that of one request replaced; all keep the shape, which a forecast has once."""
-    parts = [forecast.take(range(place)), _shaped(one, forecast.shape), forecast.take(range(place + 1, len(forecast)))]
-    return Forecast.joined([part for part in parts if len(part)])

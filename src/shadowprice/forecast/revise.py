@@ -17,25 +17,31 @@ lengths of the others, would have cut.
 
     reviser = Reviser.fit(forecast, Evidence.from_traces(prompts, scout_traces), traces)
     reviser.revise(forecast, evidence)
+
+**A second answer** is bought if the other model promises more than the answer at hand, so it is bought where the
+difference is too high. What such differences were worth is measured. Of g = p - q (p: the revised chance of the other
+model, q: that of the answer at hand) only trust g is believed:
+
+    trust = slope of (grade of the other - grade at hand) on g where g > 0, less its standard error, within 0 and 1
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit
 
-from shadowprice.arrays import Array
+from shadowprice.arrays import Array, checked_scalar
 from shadowprice.errors import InputError
 from shadowprice.forecast.calibration import Calibration, impute_censored, log_odds
-from shadowprice.forecast.splits import question_key
+from shadowprice.forecast.splits import folds, question_key
 from shadowprice.types import Forecast, Trace
 
-__all__ = ["Evidence", "Reviser"]
+__all__ = ["Evidence", "Reviser", "grade", "revisers_of"]
 
 FEWEST = 30  # traces with evidence
 _PASSES = 4  # censored lengths depend on the fit
@@ -95,10 +101,7 @@ class Evidence:
             if trace.tokens > 0:
                 first.setdefault(question_key(trace.prompt), trace)
         found = [first.get(question_key(prompt)) for prompt in prompts]
-        length = [np.nan if trace is None else float(trace.tokens) for trace in found]
-        cut = [float(trace is not None and trace.truncated) for trace in found]
-        log_prob = [_number(trace.extra.get("log_prob")) if trace else np.nan for trace in found]
-        return cls(length, cut, log_prob)
+        return _of(found)
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,10 +162,14 @@ class _Weights:
 
 @dataclass(frozen=True, eq=False)
 class Reviser:
-    """A correction of forecasts by evidence, made by `fit`: by answers that ended, and by answers that were cut."""
+    """A correction of forecasts by evidence, made by `fit`: by answers that ended, and by answers that were cut.
+
+    trust  how much of a gain over the answer at hand is believed, if another model's answer is the evidence
+    """
 
     ended: _Weights
     cut: _Weights
+    trust: float = 1.0
 
     @classmethod
     def fit(cls, forecast: Forecast, evidence: Evidence, traces: Sequence[Trace]) -> Self:
@@ -180,7 +187,10 @@ class Reviser:
         cut = some[longer]
         stopped = Evidence(limit[longer], 1.0, evidence.log_prob[cut], evidence.agreement[cut])
         pairs = ((ended, evidence.take(ended)), (cut, stopped))
-        return cls(*(_Weights.fit(forecast.take(who), what, [traces[i] for i in who.tolist()]) for who, what in pairs))
+        of_ended, of_cut = (
+            _Weights.fit(forecast.take(who), what, [traces[i] for i in who.tolist()]) for who, what in pairs
+        )
+        return cls(of_ended, of_cut)
 
     def revise(self, forecast: Forecast, evidence: Evidence) -> Forecast:
         """The forecasts, corrected where there is evidence."""
@@ -198,17 +208,86 @@ class Reviser:
         joined = Forecast.joined([*parts, forecast.take(groups[2])] if groups[2].size else parts)
         return joined.take(np.argsort(np.concatenate(groups), kind="stable"))
 
+    def second(self, forecast: Forecast, evidence: Evidence, chance: float) -> Forecast:
+        """What another answer promises to a request that has one which is correct with `chance` (0: it is wrong)."""
+        revised = self.revise(forecast, evidence)
+        # That an answer was cut is never good news.
+        likely = np.where(evidence.cut > 0, np.minimum(revised.solve, forecast.solve), revised.solve)
+        if chance > 0:
+            likely = np.minimum(likely, chance + self.trust * np.maximum(0.0, likely - chance))
+        return replace(revised, solve=likely)
+
     def chance(self, forecast: Forecast, evidence: Evidence) -> Array:
         """The chance that an answer is correct, given what is known about it: what a cascade decides by."""
         return np.broadcast_to(self.revise(forecast, evidence).solve, (len(forecast),))
 
     def to_dict(self) -> dict[str, Any]:
-        return {"ended": self.ended.to_dict(), "cut": self.cut.to_dict()}
+        return {"ended": self.ended.to_dict(), "cut": self.cut.to_dict(), "trust": self.trust}
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Self:
         """What `to_dict` gave; raises ValueError for anything else."""
-        return cls(_Weights.from_dict(record["ended"]), _Weights.from_dict(record["cut"]))
+        trust = checked_scalar("trust", record["trust"], high=1.0)
+        return cls(_Weights.from_dict(record["ended"]), _Weights.from_dict(record["cut"]), trust)
+
+
+def revisers_of(
+    forecasts: Sequence[Forecast], answers: Sequence[Sequence[Trace | None]]
+) -> dict[tuple[int, int], Reviser]:
+    """By the numbers of two models: what an answer of the first says about the second, and how far that is believed.
+
+    forecasts  of every model for the same questions, by forecasters that were not trained on them
+    answers    of every model to each question; None: it has none
+    """
+    models, n = range(len(answers)), len(answers[0])
+    evidence = [_of(some) for some in answers]
+    grades = np.array([[grade(trace) for trace in some] for some in answers])
+
+    def fitted(one: int, other: int, who: NDArray[np.intp]) -> Reviser | None:
+        some = [at for at in who.tolist() if answers[other][at] is not None and evidence[one].known[at]]
+        traces = [trace for at in some if (trace := answers[other][at]) is not None]
+        return (
+            Reviser.fit(forecasts[other].take(some), evidence[one].take(some), traces) if len(some) >= FEWEST else None
+        )
+
+    everything: NDArray[np.intp] = np.arange(n, dtype=np.intp)
+    found = {(one, other): fitted(one, other, everything) for one in models for other in models}
+    half = folds(everything, 2)
+    trust = {}
+    for one in models:
+        chance = np.full((len(models), n), np.nan)  # of every model after an answer of one, by fits to the other half
+        for other in models:
+            for each in range(2):
+                out = np.flatnonzero(half == each)
+                if found[one, other] and (reviser := fitted(one, other, np.flatnonzero(half != each))):
+                    chance[other, out] = reviser.chance(forecasts[other].take(out), evidence[one].take(out))
+        usable = evidence[one].known & (evidence[one].cut == 0)
+        for other in models:
+            gain, gained = chance[other] - chance[one], grades[other] - grades[one]
+            trust[one, other] = 1.0 if one == other else _trust(gain[usable], gained[usable])
+    return {pair: replace(reviser, trust=trust[pair]) for pair, reviser in found.items() if reviser is not None}
+
+
+def _of(answers: Sequence[Trace | None]) -> Evidence:
+    length = [np.nan if trace is None or trace.tokens < 1 else float(trace.tokens) for trace in answers]
+    cut = [float(trace is not None and trace.truncated) for trace in answers]
+    return Evidence(length, cut, [_number(trace.extra.get("log_prob")) if trace else np.nan for trace in answers])
+
+
+def grade(trace: Trace | None) -> float:
+    """1: correct, 0: not, NaN: unknown; an answer that was cut is not correct."""
+    return np.nan if trace is None or trace.correct is None else float(trace.correct and not trace.truncated)
+
+
+def _trust(expected: Array, gained: Array) -> float:
+    """Of gains that were expected, the share that was there, less its standard error; 0 where nothing is known."""
+    known = np.isfinite(gained) & np.isfinite(expected) & (expected > 0)
+    g, y = expected[known], gained[known]
+    if g.size < 2:
+        return 0.0
+    slope = float(g @ y / (g @ g))
+    error = float(np.sqrt((g**2) @ (y - slope * g) ** 2) / (g @ g))
+    return float(np.clip(slope - error, 0.0, 1.0))
 
 
 def _features(forecast: Forecast, evidence: Evidence) -> Array:

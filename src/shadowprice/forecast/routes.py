@@ -1,11 +1,12 @@
 """Forecasters of several models that answered the same questions, and what an answer of one says about another.
 
     OUT/NAME/            a forecaster for each model
-    OUT/revisers.json    for every pair of models that share enough questions: a `Reviser`; and the correlation between
-                         the grades of several answers to a question, if traces have them (`market.samples`)
+    OUT/revisers.json    for every pair of models that share enough questions: a `Reviser`; how far the differences
+                         between the forecasts can be believed (`Differences`); and the correlation between the grades
+                         of several answers to a question, if traces have them (`market.samples`)
 
-A reviser is fitted on questions that its forecaster was not trained on: one half of them trains the forecasters, the
-other half the revisers. The forecasters that are saved are trained on all.
+Revisers and differences are fitted on questions that the forecasters were not trained on: one half of them trains the
+forecasters, the other half everything else. The forecasters that are saved are trained on all.
 """
 
 from __future__ import annotations
@@ -14,19 +15,23 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import orjson
 
 from shadowprice.errors import InputError
-from shadowprice.forecast.revise import FEWEST, Evidence, Reviser
+from shadowprice.forecast.differences import FEWEST as FEWEST_GRADED
+from shadowprice.forecast.differences import Differences
+from shadowprice.forecast.revise import FEWEST, Reviser, grade, revisers_of
 from shadowprice.forecast.splits import held_out, question_key, questions_of
 from shadowprice.forecast.text import TextForecaster
 from shadowprice.forecast.training import FEWEST_QUESTIONS, sizes
 from shadowprice.formats.files import read_regular, replacing
 from shadowprice.market.samples import correlation_of
-from shadowprice.types import Trace
+from shadowprice.types import Forecast, Trace
 
 REVISERS = "revisers.json"
 
@@ -60,15 +65,22 @@ def train_routes(
         progress(f"{model}: training on {sizes(some)}")
         TextForecaster().fit(some).save(place / names[model])
     progress("what an answer of one model says about another")
-    revisers = _revisers(by_model)
-    pairs = [{"from": names[one], "to": names[other], **each.to_dict()} for (one, other), each in revisers.items()]
+    content = {"format": 3, **_between(_halves(by_model), names), "correlation": _correlation(by_model)}
     with replacing([place / REVISERS]) as (file,):
-        file.write(orjson.dumps({"format": 2, "pairs": pairs, "correlation": _correlation(by_model)}))
+        file.write(orjson.dumps(content))
     return {model: place / name for model, name in names.items()}
 
 
-def _revisers(by_model: Mapping[str, Sequence[Trace]]) -> dict[tuple[str, str], Reviser]:
-    halves = {}
+@dataclass(frozen=True, eq=False)
+class _Half:
+    """A forecaster, and the first answers of its model to questions that it was not trained on."""
+
+    forecaster: TextForecaster
+    traces: dict[str, Trace]
+
+
+def _halves(by_model: Mapping[str, Sequence[Trace]]) -> dict[str, _Half]:
+    found = {}
     for model, some in by_model.items():
         later = held_out(some, 0.5)
         first = [trace for trace, out in zip(some, later, strict=True) if not out]
@@ -77,15 +89,27 @@ def _revisers(by_model: Mapping[str, Sequence[Trace]]) -> dict[tuple[str, str], 
             if out and trace.tokens > 0:
                 seen.setdefault(question_key(trace.prompt), trace)
         if int(questions_of(first).max(initial=-1)) + 1 >= FEWEST_QUESTIONS and seen:
-            halves[model] = TextForecaster().fit(first), list(seen.values())
-    found = {}
-    for one, (_, scouts) in halves.items():
-        for other, (forecaster, targets) in halves.items():
-            prompts = [trace.prompt for trace in targets]
-            evidence = Evidence.from_traces(prompts, scouts)
-            if evidence.known.sum() >= FEWEST:
-                found[one, other] = Reviser.fit(forecaster.predict(prompts), evidence, targets)
+            found[model] = _Half(TextForecaster().fit(first), seen)
     return found
+
+
+def _between(halves: Mapping[str, _Half], names: Mapping[str, str]) -> dict[str, Any]:
+    """What is saved of the models together: differences, or None if too few answers are graded, and revisers."""
+    prompts = {key: trace.prompt for half in halves.values() for key, trace in half.traces.items()}
+    if not prompts:
+        return {"differences": None, "pairs": []}
+    forecasts = [half.forecaster.predict([*prompts.values()]) for half in halves.values()]
+    grades = np.array([[grade(half.traces.get(key)) for half in halves.values()] for key in prompts])
+    differences = None
+    if len(halves) > 1 and np.isfinite(grades).any(1).sum() >= FEWEST_GRADED:
+        differences = Differences.fit(forecasts, grades)
+        forecasts = differences.apply(forecasts)
+    answers = [[half.traces.get(key) for key in prompts] for half in halves.values()]
+    models = [names[model] for model in halves]
+    found = revisers_of(forecasts, answers)
+    pairs = [{"from": models[one], "to": models[other], **each.to_dict()} for (one, other), each in found.items()]
+    known = differences and {"models": models, **differences.to_dict()}
+    return {"differences": known, "pairs": pairs}
 
 
 def _correlation(by_model: Mapping[str, Sequence[Trace]]) -> float | None:
@@ -106,6 +130,48 @@ def load_revisers(folder: str | os.PathLike[str]) -> dict[tuple[str, str], Revis
         return {(str(each["from"]), str(each["to"])): Reviser.from_dict(each) for each in pairs}
     except (ValueError, KeyError, TypeError, AttributeError):
         raise _damaged(folder) from None
+
+
+@dataclass(frozen=True, eq=False)
+class Together:
+    """Routes whose forecasters were trained together: their numbers, and those of their models in `differences`."""
+
+    routes: Sequence[int]
+    models: Sequence[int]
+    differences: Differences
+
+
+def trained_together(folders: Sequence[str | os.PathLike[str] | None]) -> list[Together]:
+    """By the folders of the forecasters of all routes; None: a route has none of its own."""
+    by_parent: defaultdict[Path, list[int]] = defaultdict(list)
+    for number, folder in enumerate(folders):
+        if folder is not None:
+            by_parent[Path(folder).parent].append(number)
+    found = []
+    for parent, numbers in by_parent.items():
+        try:
+            if not (record := _record(parent).get("differences")):
+                continue
+            at = {name: model for model, name in enumerate(record["models"])}
+            differences = Differences.from_dict({name: record[name] for name in record if name != "models"})
+            if len(at) != differences.mean.size:
+                raise ValueError
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise _damaged(parent) from None
+        known = [number for number in numbers if Path(str(folders[number])).name in at]
+        if len(known) > 1:
+            found.append(Together(known, [at[Path(str(folders[number])).name] for number in known], differences))
+    return found
+
+
+def believed(forecasts: Sequence[Forecast], together: Sequence[Together]) -> list[Forecast]:
+    """The forecasts of all routes, with differences between them as far as they can be believed."""
+    result = list(forecasts)
+    for each in together:
+        changed = each.differences.apply([forecasts[number] for number in each.routes], each.models)
+        for number, forecast in zip(each.routes, changed, strict=True):
+            result[number] = forecast
+    return result
 
 
 def load_correlation(folder: str | os.PathLike[str]) -> float | None:

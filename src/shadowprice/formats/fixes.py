@@ -35,6 +35,13 @@ _FIXES = [
     (r": 5\d\d\b|connection (broke|was lost)|reported an error", f"check the server's log; {_AGAIN}"),
     (r"no_trace|not_recorded", "there is no recorded answer to this request"),
 ]
+_OF_ROUTES = {
+    "$OPENAI_API_KEY": "the variable of its api_key_env",
+    "--base-url": "the base_url of the route",
+    "--model": "the model of the route",
+    "--concurrency": "max_concurrency of the route",
+    "--context": "the context of the route",
+}
 _PATTERNS = [(re.compile(pattern, re.IGNORECASE), fix) for pattern, fix in _FIXES]
 
 
@@ -42,3 +49,11 @@ def fix_for(code: str, message: str) -> str:
     """What to do about a failure, in one line. `code` may be empty: then the message begins with the status."""
     text = f"{code}: {message}"
     return next((fix for pattern, fix in _PATTERNS if pattern.search(text)), "--resume tries again")
+
+
+def fix_for_route(message: str) -> str:
+    """The same for a route, whose options are in the file of routes."""
+    fix = fix_for("", message)
+    for option, key in _OF_ROUTES.items():
+        fix = fix.replace(option, key)
+    return fix

@@ -107,7 +107,8 @@ def check_contexts(routes: Sequence[Route], requests: Sequence[Request]) -> None
     for route in routes:
         if route.context is not None and route.context <= shortest:
             problem = (
-                f"its context of {route.context:,} tokens is too short for every prompt, of up to {shortest:,} or more"
+                f"its context of {route.context:,} tokens is too short for every prompt: "
+                f"the shortest may take {shortest:,} tokens"
             )
             raise InputError(f"route {route.name}: {problem}", fix="raise its context, or remove the route")
 

@@ -33,7 +33,8 @@ from shadowprice.engine.scheduler import Work
 from shadowprice.engine.simulate import simulate
 from shadowprice.errors import InputError
 from shadowprice.forecast.calibration import Calibration
-from shadowprice.forecast.revise import Evidence, Reviser
+from shadowprice.forecast.differences import Differences
+from shadowprice.forecast.revise import Evidence, Reviser, revisers_of
 from shadowprice.forecast.splits import folds, question_key
 from shadowprice.formats.routes import Route
 from shadowprice.lab.compare import Row
@@ -134,37 +135,27 @@ def _fold(pool: Recorded, known: NDArray[np.intp], places: NDArray[np.intp]) -> 
     after = model.predict([pool.prompts[i] for i in places])
     first, then = [], []
     for at in range(len(pool.routes)):
-        chances = [_chance(before, correct[:, at], each, at) for each in (before, after)]
+        chances = [np.clip(each[:, 0] + each[:, 1 + at], 0.01, 0.99) for each in (before, after)]
         lengths = [each[:, 1 + len(pool.routes) + at] for each in (before, after)]
         traces = [pool.traces[i][at] for i in known.tolist()]
         rough = [Forecast(np.exp(np.clip(m, 0, 12)), 0.5, p) for m, p in zip(lengths, chances, strict=True)]
         calibration = Calibration.fit(rough[0], traces)
         first.append(calibration.apply(rough[0]))
         then.append(calibration.apply(rough[1]))
+    differences = Differences.fit(first, correct)
+    first, then = differences.apply(first), differences.apply(then)
     return Fold(places, then, _revisers(pool, known, first), known, first)
-
-
-def _chance(fitted: Array, correct: Array, scores: Array, at: int) -> Array:
-    """Of one model: half by what distinguishes it, half by the common level alone, which is less noisy."""
-    level = np.vander(fitted[:, 0], 4)
-    weights = np.linalg.lstsq(level, correct, rcond=None)[0]
-    common = np.vander(scores[:, 0], 4) @ weights
-    own = scores[:, 0] + scores[:, 1 + at]
-    return np.clip((common + own) / 2, 0.01, 0.99)
 
 
 def _revisers(pool: Recorded, known: NDArray[np.intp], forecasts: list[Forecast]) -> dict[tuple[str, str], Reviser]:
     """From every route to itself and to all dearer ones."""
     dollars = pool.cost.mean(0)
-    found = {}
-    for one, scout in enumerate(pool.routes):
-        cut = [float(pool.traces[i][one].truncated) for i in known.tolist()]
-        evidence = Evidence(pool.tokens[known, one], cut)
-        for other, target in enumerate(pool.routes):
-            if one == other or dollars[other] > dollars[one]:
-                traces = [pool.traces[i][other] for i in known.tolist()]
-                found[scout.name, target.name] = Reviser.fit(forecasts[other], evidence, traces)
-    return found
+    answers = [[pool.traces[i][at] for i in known.tolist()] for at in range(len(pool.routes))]
+    return {
+        (pool.routes[one].name, pool.routes[other].name): reviser
+        for (one, other), reviser in revisers_of(forecasts, answers).items()
+        if one == other or dollars[other] > dollars[one]
+    }
 
 
 # --- serving ------------------------------------------------------------------------------------
