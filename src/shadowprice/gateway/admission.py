@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -51,7 +50,7 @@ class Terms:
     rates: Rates | None = None
     reads: bool = False
 
-    @cached_property
+    @property
     def most(self) -> int:
         """Tokens of each answer."""
         return min(self.own or self.cap, self.cap)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -98,17 +98,16 @@ class Gateway:
         if end == "/models" and request.method == "GET" and not self.upstreams.takes_any:
             return self._models(tenant)
         key = request.headers.get("Idempotency-Key", "")
-        # Without keys of its own the gateway tells clients apart by theirs.
-        whose = (tenant.name, "" if self.directory.require_keys else bearer(request), end, key)
         if request.method == "POST" and (end in ENDPOINTS or end == EMBEDDINGS):
             async with self.intake.body(request) as content:
                 record = self.records.start(tenant.name, end)
-                answer = partial(self._answer, request, tenant, end, content, record)
                 if not key:
-                    return (await answer()).reply
+                    return (await self._answer(request, tenant, end, content, record)).reply
+                answer = partial(self._answer, request, tenant, end, content, record)
+                whose = self._whose(request, tenant, end, key)
                 return await once(self.tree.owner, self.tree.worker, whose, content, answer, lambda: record.output)
         if request.method == "GET" and end in ENDPOINTS and key:
-            return await cost_of(self.tree.owner, whose)
+            return await cost_of(self.tree.owner, self._whose(request, tenant, end, key))
         allowed = _ALLOWED.get(end, "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS")  # TRACE would show the server's key
         if request.method not in (*allowed.split(", "), "GET", "HEAD", "OPTIONS"):
             return error_response(405, "method_not_allowed", f"use {allowed}", {"Allow": allowed})
@@ -119,6 +118,10 @@ class Gateway:
         async with self.intake.body(request) as content:
             upstream = self.upstreams.takes_any or self.upstreams.choose(self.upstreams.names[0])[0]
             return await pass_on(self.upstreams, upstream, request, end, content)
+
+    def _whose(self, request: web.BaseRequest, tenant: Tenant, end: str, key: str) -> tuple[str, ...]:
+        """Names a request. Without keys of its own the gateway tells clients apart by theirs."""
+        return tenant.name, "" if self.directory.require_keys else bearer(request), end, key
 
     def _models(self, tenant: Tenant) -> web.Response:
         names = [name for name in self.upstreams.names if tenant.models is None or name in tenant.models]
@@ -197,8 +200,8 @@ class Gateway:
         """Decided, reserved, sent and charged on its own; None if it was declined."""
         terms, path = self._terms(ask, tenant, upstream.route, record.value), tenant.path
         appraise = self._appraisers[upstream.route.forecaster]
-        wanted = any(purse.price > 0 for purse in self.prices.purses(path, terms))
-        appraisal = None if terms.reads else await appraise(ask.text, terms, wanted)
+        wanted = any(self.prices.price(account) > 0 for account in path)
+        appraisal = None if terms.reads else await appraise(ask.text, terms, wanted, alone=self.open == 1)
         decision, held = await self._reserve(path, terms, appraisal)
         if appraisal and not again:
             self.prices.arrived(path, decision, appraisal.forecast, terms)
@@ -333,11 +336,11 @@ class Gateway:
             "x-shadowprice-decision": decision.kind,
         }
         if path:  # of the account that allows the fewest tokens
-            rooms: Callable[[Account], float] = lambda each: self.tree.available(each) / terms.rate(each.money)  # noqa: E731
-            tightest = min(path, key=rooms)
+            rooms = [self.tree.available(each) / terms.rate(each.money) for each in path]
+            tightest = path[rooms.index(min(rooms))]
             bounds = tightest.window.bounds(now := self.tree.clock())
             found["x-ratelimit-limit-tokens"] = str(int(tightest.limit / terms.rate(tightest.money)))
-            found["x-ratelimit-remaining-tokens"] = str(int(rooms(tightest)))
+            found["x-ratelimit-remaining-tokens"] = str(int(min(rooms)))
             found["x-ratelimit-reset-tokens"] = f"{bounds[1] - now:.0f}s" if bounds else "never"
         return found if decision.grant else {**found, "x-should-retry": "false"}
 
