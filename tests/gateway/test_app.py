@@ -7,6 +7,7 @@ import time
 import pytest
 
 from shadowprice.errors import LedgerError
+from shadowprice.gateway.tenants import digest
 
 from ..backends.hostile import Server
 from .inside import CHAT, configured, run, served
@@ -255,6 +256,32 @@ def test_the_price_rises_with_demand_and_declines_what_is_worth_little(tmp_path)
             assert codes == {"budget_declined"}
             assert served_values.count("10") > 2 * served_values.count("1")
             assert 0.35 * 20_000 < upstream.generated < 0.65 * 20_000  # half of the window, half of the budget
+
+    with Server(model) as upstream:
+        run(main(upstream))
+
+
+NESTED = """
+budgets = ["1M/month"]
+require_keys = true
+[[route]]
+name = "m"
+base_url = "{url}"
+[[tenant]]
+name = "alice"
+key_sha256 = "{key}"
+budgets = ["100/minute"]
+"""
+
+
+def test_an_exhausted_request_may_be_retried_when_the_budget_that_lacks_units_refills(tmp_path):
+    async def main(upstream):
+        config = configured(tmp_path, NESTED.format(url=upstream.url, key=digest("sk-alice")))
+        async with served(config, tmp_path, clock=lambda: 1_800_000_000.0 + 15) as client:
+            answers = [await client.chat("sk-alice", max_tokens=50) for _ in range(3)]
+            assert [status for status, _, _ in answers] == [200, 200, 402]
+            error = answers[-1][1]["error"]
+            assert (error["code"], error["retry_after"]) == ("budget_exhausted", 45.0)  # not the end of the month
 
     with Server(model) as upstream:
         run(main(upstream))

@@ -74,6 +74,12 @@ class Terms:
         """Tokens that each answer can have within so many units."""
         return self._rates(account).limit(self.prompt, available) // self.answers
 
+    def fits(self, account: Account, available: int) -> bool:
+        """Whether a short answer can be had for so many units."""
+        if self.reads:
+            return self.bound(account, 0) <= available
+        return self.room(account, available) >= min(_LEAST, self.most)
+
     def rate(self, money: bool) -> float:
         """Units per output token."""
         return self.rates.output / 1e6 if money and self.rates else 1.0

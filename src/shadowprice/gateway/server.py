@@ -315,7 +315,8 @@ class Gateway:
         declined = decision.kind == "declined"
         now = self.tree.clock()
         # A declined request may be worth the price soon; an exhausted budget refills when its window ends.
-        spans = [account.window.bounds(now) for account in path if not self.tree.available(account) or not declined]
+        short = [] if declined else [each for each in path if not terms.fits(each, self.tree.available(each))]
+        spans = [account.window.bounds(now) for account in short]
         ends = [span[1] - now for span in spans if span]
         error = {
             "message": f"not worth the posted price: {decision.why}" if declined else f"the budget: {decision.why}",
