@@ -93,11 +93,14 @@ class Forecast:
 
     def take(self, who: Sequence[int] | NDArray[np.intp] | NDArray[np.bool_]) -> Forecast:
         """The forecast of some of the requests, by index or mask."""
-        some: dict[str, Array] = {}
+        found, n = object.__new__(Forecast), len(self)  # of valid numbers: checking them again takes longer
         for name in _COLUMNS:
-            if (values := getattr(self, name)) is not None:
-                some[name] = np.broadcast_to(values, len(self))[who]
-        return Forecast(**some, shape=self.shape)
+            values = getattr(self, name)
+            if values is not None:
+                values = (values if values.shape == (n,) else np.broadcast_to(values, n))[who]
+            object.__setattr__(found, name, values)
+        object.__setattr__(found, "shape", self.shape)
+        return found
 
     def shifted(self, more: Array) -> Forecast:
         """The forecast if every answer cost `more` tokens in addition, such as those for reading its prompt.

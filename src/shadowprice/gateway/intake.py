@@ -10,6 +10,7 @@ connections above `CONNECTIONS`      closed at once
 from __future__ import annotations
 
 import asyncio
+import logging
 import resource
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
@@ -18,6 +19,7 @@ from shadowprice.errors import MissingExtra
 
 try:
     from aiohttp import web
+    from aiohttp.http import HttpProcessingError
 except ImportError:
     raise MissingExtra("gateway", "the gateway") from None
 
@@ -30,6 +32,9 @@ _LARGEST = 16 * 2**20
 _PATIENCE = 30.0
 _TOGETHER = 256 * 2**20
 _SPARE = 512  # files beside the connections: those to upstreams have a limit of their own
+_LOG = logging.getLogger("shadowprice.gateway.http")
+# Requests that are not HTTP are answered with 400. The error quotes what came, which may have a key in it.
+_LOG.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError)))
 
 
 class Refusal(Exception):
@@ -79,6 +84,9 @@ class _Body(AbstractAsyncContextManager[bytes]):
         content = self._request.content
         if content.is_eof():  # it has arrived: nothing to wait for
             return self._counted(content.read_nowait())
+        if self._request.headers.get("Expect", "").lower() == "100-continue" and self._request.version >= (1, 1):
+            await self._request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")  # the client waits for it
+            self._request.writer.output_size = 0  # it is no part of the response
         parts = []
         async with asyncio.timeout(_PATIENCE):
             while chunk := await content.readany():
@@ -105,6 +113,7 @@ class Server(web.Server):
             keepalive_timeout=_HEADERS,
             lingering_time=_LINGER,
             access_log=None,
+            logger=_LOG,
         )
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         if hard == resource.RLIM_INFINITY or soft < hard:

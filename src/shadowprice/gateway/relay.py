@@ -79,7 +79,7 @@ class Attempt:
         try:
             content = written(self._upstream.rewritten(body))
             async with await self._upstreams.open(
-                self._upstream, "POST", self._ask.endpoint, request.query_string, request.headers, content
+                self._upstream, "POST", self._ask.endpoint, request.rel_url.raw_query_string, request.headers, content
             ) as response:
                 if not 200 <= response.status < 300:
                     return await self._refused(response)
@@ -207,7 +207,7 @@ async def pass_on(
     """Everything that is not understood: there and back unchanged."""
     try:
         async with await upstreams.open(
-            upstream, request.method, end, request.query_string, request.headers, content
+            upstream, request.method, end, request.rel_url.raw_query_string, request.headers, content
         ) as response:
             reply = web.StreamResponse(status=response.status, headers=kept_headers(response))
             await reply.prepare(request)

@@ -42,8 +42,12 @@ __all__ = ["Gateway"]
 
 # They generate, in a form in which no limit can be written.
 _UNBOUNDED = re.compile(
-    r"completion|messages|responses|generate|chat|batch|threads|runs|audio|images|videos|realtime|fine.?tun", re.I
+    r"completion|messages|responses|generate|chat|batch|threads|runs|audio|images|videos|realtime|fine.?tun|infill"
+    r"|invocation|edits",
+    re.I,
 )
+# A path below /v1 stays below it on the server: no "..", and nothing that is decoded once more there.
+_PATH = re.compile(r"(?:/(?!\.{1,2}(?:/|$))[^/%?#\\\x00-\x20\x7f]+)+")
 _ALLOWED = {"/models": "GET", **dict.fromkeys((*ENDPOINTS, EMBEDDINGS), "POST")}
 
 
@@ -93,6 +97,8 @@ class Gateway:
         if tenant is None:
             self.counts["refused"] += 1
             return error_response(401, "invalid_api_key", "no such key", {"WWW-Authenticate": "Bearer"})
+        if not _PATH.fullmatch(end):
+            return error_response(404, "not_found", f"no such path: /v1{end[:100]}")
         if self.draining:
             return error_response(503, "draining", "the gateway is shutting down", {"Retry-After": "5"})
         if end == "/models" and request.method == "GET" and not self.upstreams.takes_any:

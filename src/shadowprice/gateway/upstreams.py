@@ -32,8 +32,8 @@ _LARGE = 2**20  # bytes; aiohttp wants larger requests as files
 _PAUSE = 5.0  # seconds in which a route that cannot be reached comes after its fallbacks
 # Headers that belong to one connection, and those that are for the gateway.
 HOP = {
-    "connection", "content-encoding", "content-length", "host", "keep-alive", "proxy-authorization", "te", "trailer",
-    "transfer-encoding", "upgrade", "accept-encoding",
+    "connection", "content-encoding", "content-length", "expect", "host", "keep-alive", "proxy-authorization", "te",
+    "trailer", "transfer-encoding", "upgrade", "accept-encoding",
 }  # fmt: skip
 _HOP_AND_KEYS = HOP | {"authorization", "api-key", "x-api-key", "cookie"}
 
@@ -144,7 +144,7 @@ class Upstreams:
     async def open(
         self, upstream: Upstream, method: str, end: str, query: str, given: Mapping[str, str], content: bytes
     ) -> aiohttp.ClientResponse:
-        """The server's response, whatever its status."""
+        """The server's response, whatever its status; `query` as it is in a URL."""
         route = upstream.route
         dropped = _HOP_AND_KEYS if self._keys or route.api_key else HOP
         headers = [
