@@ -107,7 +107,7 @@ class Attempt:
         except Malformed:
             parsed = None
         self._failed(failure(StatusError(response.status, response.headers, text, parsed), self._ask.body))
-        headers = {**kept_headers(response), **self._headers()}
+        headers = kept_headers(response, self._headers())
         return web.Response(status=response.status, body=content, headers=headers)
 
     async def _whole(self, response: aiohttp.ClientResponse) -> web.Response:
@@ -121,11 +121,11 @@ class Attempt:
         else:
             self._answer.add(as_chat(parsed))
             self._charge()
-        headers = {**kept_headers(response), **self._headers()}
+        headers = kept_headers(response, self._headers())
         return web.Response(status=response.status, body=content, headers=headers)
 
     async def _relay(self, request: web.BaseRequest, response: aiohttp.ClientResponse) -> web.StreamResponse:
-        reply = web.StreamResponse(status=response.status, headers={**kept_headers(response), **self._headers()})
+        reply = web.StreamResponse(status=response.status, headers=kept_headers(response, self._headers()))
         await reply.prepare(request)
         parser, rest, keep = EventParser(_EVENT), b"", "Idempotency-Key" in request.headers
         sent: list[bytes] = []
@@ -261,8 +261,11 @@ async def _some(response: aiohttp.ClientResponse, most: int) -> bytes:
     return b"".join(parts)
 
 
-def kept_headers(response: aiohttp.ClientResponse) -> dict[str, str]:
-    return {name: value for name, value in response.headers.items() if name.lower() not in HOP}
+def kept_headers(response: aiohttp.ClientResponse, ours: Mapping[str, str] | None = None) -> list[tuple[str, str]]:
+    """The headers of a response that concern the client, and `ours`, in lower case, instead of those of these names."""
+    ours = ours or {}
+    kept = response.headers.items()  # several may have one name
+    return [each for each in kept if (name := each[0].lower()) not in HOP and name not in ours] + [*ours.items()]
 
 
 def error_response(
