@@ -43,6 +43,13 @@ class Ask(NamedTuple):
     prompt: int | None
 
     @property
+    def begun(self) -> str:
+        """The beginning of the answer, which the server is to continue: the assistant has the last word of a chat."""
+        messages = self.body.get("messages")
+        last = messages[-1] if isinstance(messages, list) and messages else None
+        return text_of(last) if isinstance(last, dict) and last.get("role") == "assistant" else ""
+
+    @property
     def model(self) -> object:
         return self.body.get("model")
 

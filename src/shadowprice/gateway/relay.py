@@ -51,6 +51,7 @@ class Attempt:
 
     limit    output tokens that were reserved; prompt: tokens of its prompt that were
     headers  for the client, known when the response is
+    new      whether it is not the request of the client: a server must not take it for that
     usage    what is charged: all that was reserved, unless more is known
     failure  why there is no answer, if there is none and nothing was sent to the client
     """
@@ -65,9 +66,10 @@ class Attempt:
         headers: Callable[[], dict[str, str]],
         *,
         enforced: bool = True,
+        new: bool = False,
     ) -> None:
         self._upstreams, self._upstream, self._ask, self._headers = upstreams, upstream, ask, headers
-        self._limit, self._prompt, self._enforced = limit, prompt, enforced
+        self._limit, self._prompt, self._enforced, self._new = limit, prompt, enforced, new
         self._answer = Answer(ask.body, limit, upstream.density)
         self.usage = Usage(limit, prompt)
         self.failure: BackendError | None = None
@@ -77,9 +79,12 @@ class Attempt:
 
     async def run(self, request: web.BaseRequest, body: dict[str, Any]) -> web.StreamResponse:
         try:
-            content = written(self._upstream.rewritten(body))
+            content, query = written(self._upstream.rewritten(body)), request.rel_url.raw_query_string
+            given: Mapping[str, str] = request.headers
+            if self._new:
+                given = {name: value for name, value in given.items() if name.lower() != "idempotency-key"}
             async with await self._upstreams.open(
-                self._upstream, "POST", self._ask.endpoint, request.rel_url.raw_query_string, request.headers, content
+                self._upstream, "POST", self._ask.endpoint, query, given, content
             ) as response:
                 if not 200 <= response.status < 300:
                     return await self._refused(response)
@@ -119,7 +124,7 @@ class Attempt:
         if self._ask.endpoint == EMBEDDINGS:
             self._charge_read(parsed)
         else:
-            self._answer.add(as_chat(parsed))
+            self._answer.add(without_beginning(as_chat(parsed), self._ask.begun))
             self._charge()
         headers = kept_headers(response, self._headers())
         return web.Response(status=response.status, body=content, headers=headers)
@@ -241,6 +246,19 @@ def as_chat(event: object) -> object:
     elif usage is not None:
         made["usage"] = usage
     return made
+
+
+def without_beginning(event: object, begun: str) -> object:
+    """A whole answer without what the request began it with: llama.cpp repeats that, and has not generated it."""
+    if not begun or not isinstance(event, dict) or not isinstance(event.get("choices"), list):
+        return event
+    choices = []
+    for choice in event["choices"]:
+        message = choice.get("message") if isinstance(choice, dict) else None
+        if isinstance(message, dict) and isinstance(content := message.get("content"), str):
+            choice = {**choice, "message": {**message, "content": content.removeprefix(begun)}}
+        choices.append(choice)
+    return {**event, "choices": choices}
 
 
 def split_events(data: bytes) -> list[bytes]:

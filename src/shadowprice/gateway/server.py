@@ -25,6 +25,7 @@ from shadowprice.gateway.appraisal import Appraisal, Appraiser
 from shadowprice.gateway.bodies import EMBEDDINGS, Ask, limited, parse_ask
 from shadowprice.gateway.config import Config
 from shadowprice.gateway.intake import Intake, Refusal
+from shadowprice.gateway.landing import LandingAttempt, landing_of
 from shadowprice.gateway.metrics import Histogram
 from shadowprice.gateway.once import Answered, cost_of, once
 from shadowprice.gateway.prices import Prices
@@ -216,13 +217,17 @@ class Gateway:
         if held is None and not shadow:
             return None, self._declined(decision, path, terms)
         self.prices.granted(path, decision)
-        body = dict(ask.body) if shadow or terms.reads else limited(ask, decision.grant)
-        limit = 0 if terms.reads else (terms.most if shadow else decision.grant) * ask.answers
+        landing = None if shadow else landing_of(upstream, ask, decision, path)
+        grant = decision.grant - (landing.tokens if landing else 0)
+        body = dict(ask.body) if shadow or terms.reads else limited(ask, grant)
+        limit = 0 if terms.reads else (terms.most if shadow else grant) * ask.answers
 
         def headers() -> dict[str, str]:
             return self._headers(decision, path, terms)
 
         attempt = Attempt(self.upstreams, upstream, ask, limit, terms.prompt, headers, enforced=not shadow)
+        if landing:
+            attempt = LandingAttempt(landing, self.upstreams, upstream, ask, decision.grant, headers)
         try:
             return attempt, await attempt.run(request, body)
         finally:

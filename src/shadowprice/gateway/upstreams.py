@@ -18,6 +18,7 @@ from typing import Any
 from shadowprice.backends._charging import Density
 from shadowprice.cost import Rates
 from shadowprice.errors import BackendError, Denied, MissingExtra, Unavailable
+from shadowprice.formats.landings import Landing
 
 try:
     import aiohttp
@@ -58,6 +59,7 @@ class Route:
     max_concurrency: int | None = None
     fallbacks: tuple[str, ...] = ()
     forecaster: str = ""  # a folder; "": that of the gateway
+    landing: Landing | None = None  # of answers that are cut; only for servers that continue them
 
 
 class Upstream:
