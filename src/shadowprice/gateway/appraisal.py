@@ -51,11 +51,12 @@ def appraise(
 
 def _rows(forecast: Forecast) -> list[Forecast]:
     """The forecasts of a batch one by one, without checking again what was checked: `take` would take longer."""
-    if len(forecast) == 1:
+    if (n := len(forecast)) == 1:
         return [forecast]
     given = {each.name: getattr(forecast, each.name) for each in fields(forecast)}
-    columns = {name: np.broadcast_to(v, len(forecast)) for name, v in given.items() if isinstance(v, np.ndarray)}
-    found = [object.__new__(Forecast) for _ in range(len(forecast))]
+    arrays = {name: value for name, value in given.items() if isinstance(value, np.ndarray)}
+    columns = {name: each if each.shape == (n,) else np.broadcast_to(each, n) for name, each in arrays.items()}
+    found = [object.__new__(Forecast) for _ in range(n)]
     for i, row in enumerate(found):
         for name, value in given.items():
             object.__setattr__(row, name, columns[name][i : i + 1] if name in columns else value)

@@ -251,7 +251,7 @@ def _route(table: dict[str, Any], number: int, lines: Lines) -> Route:
     given.pop("fallbacks", None)
     landing = given.pop("landing", None)
     if landing is not None and not isinstance(landing, str):
-        raise InputError("landing is not a name", fix=f"use {', '.join(LANDINGS)}, or name a file")
+        raise InputError("landing is not a text", fix=f"use {', '.join(LANDINGS)}, or name a file")
     route = parse_route(given, number, lines, os.environ)
     key = route.api_key() if route.api_key_env else ""
     register_secret(key)
