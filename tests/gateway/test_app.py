@@ -328,3 +328,30 @@ def test_completions_with_several_prompts_reserve_for_all_of_them(tmp_path):
             assert request.body["max_tokens"] * request.body["n"] * 2 <= 1000  # of $0.002
 
     money(tmp_path, work, completions)
+
+
+@pytest.mark.parametrize(
+    ("cut", "counted", "charged"), [(True, 30, 60), (True, 60, 60), (False, 20, 40), (False, 40, 40), (False, 33, 33)]
+)
+def test_several_answers_are_charged_even_if_the_server_counts_one_of_them(tmp_path, cut, counted, charged):
+    """llama.cpp does."""
+
+    async def work(client, upstream):
+        assert (await client.chat(n=2, max_tokens=30))[0] == 200
+        assert await client.spent("all day") == charged
+        assert (await client.ask("POST", "/v1/completions", {"prompt": ["a", "b"], "max_tokens": 30}))[0] == 200
+        assert await client.spent("all day") == 2 * charged
+
+    async def counts_one(request, reply):
+        text, finish = ("word" * 30, "length") if cut else ("word" * 20, "stop")
+        part = {"message": {"role": "assistant", "content": text}} if request.chat else {"text": text}
+        choices = [{"index": number, **part, "finish_reason": finish} for number in range(2)]
+        await reply.json(200, {"choices": choices, "usage": {"prompt_tokens": 5, "completion_tokens": counted}})
+
+    async def main(upstream):
+        text = f'budgets = ["10k/day"]\n[[route]]\nname = "m"\nbase_url = "{upstream.url}"\n'
+        async with served(configured(tmp_path, text), tmp_path) as client:
+            await work(client, upstream)
+
+    with Server(counts_one) as upstream:
+        run(main(upstream))

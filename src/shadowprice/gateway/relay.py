@@ -4,6 +4,7 @@ What an answer is charged is decided as for runs (`backends.openai`), what a fai
 (`backends._failures`):
 
     the answer ended                              what the server counted, if that is plausible, else the grant
+    several answers, counted as if there was one  what their texts and cuts show
     the server exceeds the limit in a stream      what arrived; the stream is cut, and nothing more is sent there
     the server says that it generated nothing     nothing
     any other failure                             the grant
@@ -22,8 +23,10 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from shadowprice.backends._charging import Density, length
 from shadowprice.backends._events import EventParser, Malformed, ServerError, TooLong, parse_json, read_event
 from shadowprice.backends._failures import StatusError, failure
+from shadowprice.backends._merge import generated_texts
 from shadowprice.backends._stream import Answer
 from shadowprice.errors import BackendError, MissingExtra
 from shadowprice.gateway.bodies import EMBEDDINGS, Ask, written
@@ -42,6 +45,7 @@ _AHEAD = 16  # tokens that a server may generate before it notices that nobody l
 _STALL = 60.0  # seconds
 _ANSWER = 2**26  # bytes of an answer
 _EVENT = 2**24  # bytes of an event
+_DOUBT = 1.5  # times what was counted, that several answers look like
 _SMALL = 2**14  # bytes: an empty buffer takes so many
 _END = re.compile(rb"\r?\n\r?\n")
 
@@ -70,7 +74,8 @@ class Attempt:
     ) -> None:
         self._upstreams, self._upstream, self._ask, self._headers = upstreams, upstream, ask, headers
         self._limit, self._prompt, self._enforced, self._new = limit, prompt, enforced, new
-        self._answer = Answer(ask.body, limit, upstream.density)
+        # What is counted of several answers teaches nothing: some servers count one of them only.
+        self._answer = Answer(ask.body, limit, upstream.density if ask.answers == 1 else Density())
         self.usage = Usage(limit, prompt)
         self.failure: BackendError | None = None
         self.left = False
@@ -126,6 +131,8 @@ class Attempt:
         else:
             self._answer.add(without_beginning(as_chat(parsed), self._ask.begun))
             self._charge()
+            if self._ask.answers > 1:
+                self._charge_several(parsed)
         headers = kept_headers(response, self._headers())
         return web.Response(status=response.status, body=content, headers=headers)
 
@@ -198,6 +205,19 @@ class Attempt:
         self.usage = Usage(charge.tokens, *read)
         if "limit_ignored" in charge.flags and self._enforced:
             self._upstream.violation = f"the upstream ignored a limit of {self._limit:,} tokens: {charge.tokens:,}"
+
+    def _charge_several(self, parsed: Any) -> None:
+        """Charges several answers by their texts and cuts, if the server seems to have counted one of them only."""
+        choices = parsed.get("choices") if isinstance(parsed, dict) else None
+        each, cut, total = self._limit // self._ask.answers, 0, 0
+        for choice in choices if isinstance(choices, list) else ():
+            if isinstance(choice, dict):
+                is_cut = choice.get("finish_reason") == "length"
+                texts = generated_texts(choice.get("message") or choice.get("text") or "")
+                cut += each * is_cut
+                total += each if is_cut else min(each, Density().estimate(1, sum(map(length, texts))))
+        if cut > self.usage.output or total > _DOUBT * self.usage.output:
+            self.usage = Usage(max(total, self.usage.output), self._prompt)
 
     def _charge_read(self, parsed: Any) -> None:
         usage = parsed.get("usage") if isinstance(parsed, dict) else None
