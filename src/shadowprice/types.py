@@ -79,31 +79,28 @@ class Forecast:
             object.__setattr__(self, name, values)
 
     @classmethod
-    def of_one(
-        cls,
-        tokens: float,
-        spread: float,
-        solve: float,
-        tail: float | None,
-        solved_tokens: float,
-        solved_spread: float,
-        shape: Shape | None,
-    ) -> Forecast:
-        """The forecast of one request, from numbers that are known to be valid: checking arrays takes longer."""
-        one = object.__new__(cls)
-        given = (tokens, spread, solve, tail, solved_tokens, solved_spread)
-        for name, value in zip(_COLUMNS, given, strict=True):
-            object.__setattr__(one, name, None if value is None else np.array([value]))
-        object.__setattr__(one, "shape", shape)
-        return one
+    def of_rows(cls, rows: Sequence[Sequence[float | None]], shape: Shape | None) -> Forecast:
+        """From numbers that are known to be valid, in the order of the fields: checking arrays takes longer.
+
+        The tail is None in all rows or in none.
+        """
+        found = object.__new__(cls)
+        table = np.array(rows, float)
+        for column, name in enumerate(_COLUMNS):
+            object.__setattr__(found, name, None if rows[0][column] is None else table[:, column])
+        object.__setattr__(found, "shape", shape)
+        return found
 
     def take(self, who: Sequence[int] | NDArray[np.intp] | NDArray[np.bool_]) -> Forecast:
         """The forecast of some of the requests, by index or mask."""
-        some: dict[str, Array] = {}
+        found, n = object.__new__(Forecast), len(self)  # of valid numbers: checking them again takes longer
         for name in _COLUMNS:
-            if (values := getattr(self, name)) is not None:
-                some[name] = np.broadcast_to(values, len(self))[who]
-        return Forecast(**some, shape=self.shape)
+            values = getattr(self, name)
+            if values is not None:
+                values = (values if values.shape == (n,) else np.broadcast_to(values, n))[who]
+            object.__setattr__(found, name, values)
+        object.__setattr__(found, "shape", self.shape)
+        return found
 
     def shifted(self, more: Array) -> Forecast:
         """The forecast if every answer cost `more` tokens in addition, such as those for reading its prompt.

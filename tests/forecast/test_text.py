@@ -49,11 +49,13 @@ def test_pickled_arrays_are_never_unpickled(tmp_path):
 @settings(deadline=None)
 @given(st.text(max_size=80) | st.text(st.sampled_from("ab\\10 $=?\n.é界"), max_size=200))
 def test_a_text_alone_has_the_forecast_that_it_has_among_others(text):
-    """Alone it is read word by word, among others along arrays."""
-    alone, among = SHIPPED.predict([text]), SHIPPED.predict([text, "What is 2 + 3?"]).take([0])
-    for name in ("tokens", "spread", "solve", "solved_tokens", "solved_spread"):
-        np.testing.assert_allclose(getattr(alone, name), getattr(among, name), rtol=1e-12, err_msg=name)
-    assert (alone.shape, alone.tail) == (among.shape, among.tail)
+    """Alone and among few it is read word by word, among many along arrays."""
+    alone = SHIPPED.predict([text])
+    for others in (1, 20):
+        among = SHIPPED.predict([text, *["What is 2 + 3?"] * others]).take([0])
+        for name in ("tokens", "spread", "solve", "solved_tokens", "solved_spread"):
+            np.testing.assert_allclose(getattr(alone, name), getattr(among, name), rtol=1e-12, err_msg=name)
+        assert (alone.shape, alone.tail) == (among.shape, among.tail)
 
 
 # --- real models -----------------------------------------------------------------------------------

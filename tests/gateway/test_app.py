@@ -7,6 +7,7 @@ import time
 import pytest
 
 from shadowprice.errors import LedgerError
+from shadowprice.gateway.tenants import digest
 
 from ..backends.hostile import Server
 from .inside import CHAT, configured, run, served
@@ -260,6 +261,32 @@ def test_the_price_rises_with_demand_and_declines_what_is_worth_little(tmp_path)
         run(main(upstream))
 
 
+NESTED = """
+budgets = ["1M/month"]
+require_keys = true
+[[route]]
+name = "m"
+base_url = "{url}"
+[[tenant]]
+name = "alice"
+key_sha256 = "{key}"
+budgets = ["100/minute"]
+"""
+
+
+def test_an_exhausted_request_may_be_retried_when_the_budget_that_lacks_units_refills(tmp_path):
+    async def main(upstream):
+        config = configured(tmp_path, NESTED.format(url=upstream.url, key=digest("sk-alice")))
+        async with served(config, tmp_path, clock=lambda: 1_800_000_000.0 + 15) as client:
+            answers = [await client.chat("sk-alice", max_tokens=50) for _ in range(3)]
+            assert [status for status, _, _ in answers] == [200, 200, 402]
+            error = answers[-1][1]["error"]
+            assert (error["code"], error["retry_after"]) == ("budget_exhausted", 45.0)  # not the end of the month
+
+    with Server(model) as upstream:
+        run(main(upstream))
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_responses_are_limited_and_charged_too(tmp_path, stream):
     async def responses(request, reply):
@@ -301,3 +328,30 @@ def test_completions_with_several_prompts_reserve_for_all_of_them(tmp_path):
             assert request.body["max_tokens"] * request.body["n"] * 2 <= 1000  # of $0.002
 
     money(tmp_path, work, completions)
+
+
+@pytest.mark.parametrize(
+    ("cut", "counted", "charged"), [(True, 30, 60), (True, 60, 60), (False, 20, 40), (False, 40, 40), (False, 33, 33)]
+)
+def test_several_answers_are_charged_even_if_the_server_counts_one_of_them(tmp_path, cut, counted, charged):
+    """llama.cpp does."""
+
+    async def work(client, upstream):
+        assert (await client.chat(n=2, max_tokens=30))[0] == 200
+        assert await client.spent("all day") == charged
+        assert (await client.ask("POST", "/v1/completions", {"prompt": ["a", "b"], "max_tokens": 30}))[0] == 200
+        assert await client.spent("all day") == 2 * charged
+
+    async def counts_one(request, reply):
+        text, finish = ("word" * 30, "length") if cut else ("word" * 20, "stop")
+        part = {"message": {"role": "assistant", "content": text}} if request.chat else {"text": text}
+        choices = [{"index": number, **part, "finish_reason": finish} for number in range(2)]
+        await reply.json(200, {"choices": choices, "usage": {"prompt_tokens": 5, "completion_tokens": counted}})
+
+    async def main(upstream):
+        text = f'budgets = ["10k/day"]\n[[route]]\nname = "m"\nbase_url = "{upstream.url}"\n'
+        async with served(configured(tmp_path, text), tmp_path) as client:
+            await work(client, upstream)
+
+    with Server(counts_one) as upstream:
+        run(main(upstream))

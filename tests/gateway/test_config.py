@@ -84,6 +84,8 @@ def test_all_of_it(read):
         ('api_key_env = "SMALL_KEY"', 'api_key_env = "NOT_SET"', 12, "NOT_SET is not set"),
         ('api_key_env = "SMALL_KEY"', 'api_key = "sk-1234"', 12, "environment"),
         ('fallbacks = ["large"]', 'fallbacks = ["huge"]', 14, "no route 'huge'"),
+        ('fallbacks = ["large"]', 'landing = "maths"', 14, "no such landing"),
+        ('fallbacks = ["large"]', "landing = 3", 14, "landing is not a text"),
         ('name = "large"', 'name = "small"', 17, "used twice"),
         ('team = "search"', 'team = "serch"', 28, "did you mean search"),
         ('key_env = "SEARCH_KEY"', "", 26, "no key"),

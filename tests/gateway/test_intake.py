@@ -135,3 +135,52 @@ def test_what_is_no_http_is_answered_with_400_or_closed(tmp_path, line):
         assert (await client.chat())[0] == 200
 
     hostile(tmp_path, work)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/v1/../infill", "/v1/%2e%2e/infill", "/v1/..%2finfill", "/v1/%252e%252e/infill", "/v1/x/./y", "/v1/models%3fa=b"],
+)
+def test_no_path_leads_out_of_v1(tmp_path, path):
+    """Beside /v1 a server may generate without a limit (/infill, /invocations) or show prompts of others (/slots)."""
+
+    async def work(client, upstream):
+        request = b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}" % path.encode()
+        assert (await raw(client, request)).startswith(b"HTTP/1.1 404")
+        assert upstream.requests == []
+
+    hostile(tmp_path, work)
+
+
+def test_a_query_is_passed_on_as_it_is(tmp_path):
+    async def work(client, upstream):
+        request = b"GET /v1/files?after=a%26b%23c HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        await raw(client, request)
+        assert upstream.requests[-1].path == "/v1/files?after=a%26b%23c"
+
+    hostile(tmp_path, work)
+
+
+def test_a_client_that_waits_for_100_continue_gets_it_and_the_server_is_not_asked_for_it(tmp_path):
+    async def work(client, upstream):
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(client.root.rsplit(":", 1)[1]))
+        content = b'{"model": "m", "messages": [], "max_tokens": 5}'
+        writer.write(HEAD + b"Content-Length: %d\r\nExpect: 100-continue\r\n\r\n" % len(content))
+        async with asyncio.timeout(10):
+            assert await reader.readline() == b"HTTP/1.1 100 Continue\r\n"
+            writer.write(content)
+            await reader.readline()
+            assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+        writer.close()
+        assert "expect" not in {name.lower() for name in upstream.requests[-1].headers}
+
+    hostile(tmp_path, work)
+
+
+def test_what_is_no_http_is_not_logged_since_it_may_have_a_key_in_it(tmp_path, caplog):
+    async def work(client, upstream):
+        reply = await raw(client, b"GET /v1/models HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer sk-\x01secret\r\n\r\n")
+        assert b" 400 " in reply
+        assert "secret" not in caplog.text
+
+    hostile(tmp_path, work)

@@ -209,6 +209,46 @@ def test_errors_of_the_upstream_pass_and_cost_what_they_may_have_generated(tmp_p
         run(work)
 
 
+def test_headers_of_the_upstream_pass_and_those_of_the_gateway_replace_its_own(tmp_path):
+    async def behave(request, reply):
+        usage = {"prompt_tokens": 1, "completion_tokens": 1}
+        more = {"Set_Cookie": "a=1\r\nSet-Cookie: b=2", "X_RateLimit_Remaining_Tokens": "7", "X_Request_Id": "r1"}
+        await reply.json(200, {"choices": [], "usage": usage}, **more)
+
+    with Server(behave) as upstream, gateway(upstream.url, tmp_path) as (url, _):
+
+        async def work(session):
+            for path in ("/chat/completions", "/models"):
+                async with session.request("POST" if "chat" in path else "GET", url + path, json=CHAT) as response:
+                    assert response.headers.getall("Set-Cookie") == ["a=1", "b=2"]
+                    assert response.headers["X-Request-Id"] == "r1"
+                    (left,) = response.headers.getall("X-RateLimit-Remaining-Tokens")
+                    assert (left == "7") == (path == "/models")
+
+        run(work)
+
+
+def test_what_a_request_began_and_the_server_repeats_is_not_charged(tmp_path):
+    """llama.cpp repeats the beginning of an answer; that must not look as if it had ignored its limit."""
+    begun = "It is a long story. " * 100
+
+    async def repeats(request, reply):
+        message = {"role": "assistant", "content": request.body["messages"][-1]["content"] + "five"}
+        usage = {"prompt_tokens": 900, "completion_tokens": 2, "total_tokens": 902}
+        await reply.json(200, {"choices": [{"message": message, "finish_reason": "stop"}], "usage": usage})
+
+    with Server(repeats) as upstream, gateway(upstream.url, tmp_path) as (url, _):
+
+        async def work(session):
+            for _ in range(2):  # the server still gets requests
+                messages = [*CHAT["messages"], {"role": "assistant", "content": begun}]
+                status, answer, _ = await post(session, url, {**CHAT, "messages": messages, "max_tokens": 8})
+                assert (status, json.loads(answer)["choices"][0]["message"]["content"]) == (200, begun + "five")
+            assert await spent(session, url) == 4
+
+        run(work)
+
+
 def test_a_server_that_cannot_be_reached_costs_nothing(tmp_path):
     with gateway("http://127.0.0.1:1/v1", tmp_path) as (url, _):
 

@@ -79,10 +79,11 @@ class Notes:
         self,
         prices: Sequence[Price] = (),
         minutes: Mapping[tuple[int, str, str], tuple[int, int]] | None = None,
-        latest: Sequence[tuple[int, float, Mapping[str, Any]]] = (),
+        latest: Sequence[tuple[int, float, object]] = (),
     ) -> None:
         """Adds prices, requests and tokens by (minute, tenant, kind), and numbered requests."""
         run = self._owner.run
+        rows = [(self._worker, number, at, orjson.dumps(record).decode()) for number, at, record in latest]
         with self._owner.transaction():
             for price in prices:
                 run(
@@ -103,12 +104,10 @@ class Notes:
                 )
             if minutes:
                 run("DELETE FROM minutes WHERE minute < ?", max(minutes)[0] - _KEPT_MINUTES)
-            for number, at, record in latest:
-                run(
-                    "INSERT INTO latest VALUES (?, ?, ?, ?) ON CONFLICT (worker, number) DO NOTHING",
-                    *(self._worker, number, at, orjson.dumps(record).decode()),
-                )
             if latest:
+                self._owner.run_many(
+                    "INSERT INTO latest VALUES (?, ?, ?, ?) ON CONFLICT (worker, number) DO NOTHING", rows
+                )
                 number, at = latest[-1][:2]
                 run("DELETE FROM latest WHERE worker = ? AND number <= ?", self._worker, number - _KEPT_REQUESTS)
                 run("DELETE FROM latest WHERE at < ?", at - 60.0 * _KEPT_MINUTES)

@@ -103,6 +103,10 @@ class Owner(ABC):
         """The rows that a statement returns; `?` stands for a value."""
 
     @abstractmethod
+    def run_many(self, statement: str, rows: Sequence[Sequence[Any]]) -> None:
+        """The same statement for the values of every row, within a transaction."""
+
+    @abstractmethod
     def close(self) -> None: ...
 
     # --- blocks --------------------------------------------------------------------------------
@@ -251,6 +255,10 @@ class SqliteOwner(Owner):
     def run(self, statement: str, *values: Any) -> list[Any]:
         with self._guard, self._errors():
             return self._connection.execute(statement, values).fetchall()
+
+    def run_many(self, statement: str, rows: Sequence[Sequence[Any]]) -> None:
+        with self._guard, self._errors():
+            self._connection.executemany(statement, rows)
 
     def close(self) -> None:
         with self._guard:

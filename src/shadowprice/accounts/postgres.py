@@ -6,7 +6,7 @@ Every machine keeps the counters of its own processes; a process that ended is s
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -54,6 +54,10 @@ class PostgresOwner(Owner):
         with self._guard, self._errors():
             cursor = self._connected().execute(statement.replace("?", "%s").encode(), values)
             return cursor.fetchall() if cursor.description else []
+
+    def run_many(self, statement: str, rows: Sequence[Sequence[Any]]) -> None:
+        with self._guard, self._errors():
+            self._connected().cursor().executemany(statement.replace("?", "%s").encode(), rows)
 
     def close(self) -> None:
         with self._guard:

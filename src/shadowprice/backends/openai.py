@@ -65,6 +65,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from shadowprice.backends._charging import Density
+from shadowprice.backends._continuing import continuation, final_text
 from shadowprice.backends._events import EventParser, mapping, parse_json, read_body, read_event, whole
 from shadowprice.backends._failures import NoCompletion, StatusError, checked_after_generating, failure
 from shadowprice.backends._http import Body, Client
@@ -75,7 +76,6 @@ from shadowprice.backends.base import (
     AsyncContext,
     can_be_continued,
     effective_limit,
-    opens_box,
     stops_of,
     with_text,
 )
@@ -324,7 +324,7 @@ class OpenAIBackend(AsyncContext):
         sent = whole.rstrip() if chat else whole
         if not sent or (first and _has_more_than_text(first)):
             raise Refused("the server cannot continue this answer", code="not_continued", sent=False)
-        request = _continuation(body, sent)
+        request = continuation(body, sent)
         if suffix:
             request["stop"] = stops_of(suffix)[:_MAX_STOPS]
         more = await self._answer(request, limit)
@@ -334,9 +334,7 @@ class OpenAIBackend(AsyncContext):
                 raise Refused("the server started over", tokens=more.tokens, code="not_continued")
         elif known is None:
             more = replace(more, flags=(*more.flags, "continuation_unverified"))
-        text = _without(whole[len(sent) :], more.text)
-        if opens_box(suffix) and more.finish == "stop" and _is_open(text):
-            text += "}"  # it was part of the stop text
+        text = final_text(suffix, whole[len(sent) :], more.text, more.finish)
         return with_text(more, text)
 
 
@@ -358,14 +356,6 @@ def _bounds(body: Mapping[str, Any], limit: int) -> _Bounds:
 # --- continuing --------------------------------------------------------------------------------
 
 
-def _continuation(body: Mapping[str, Any], sent: str) -> dict[str, Any]:
-    """The request for what comes after `sent`."""
-    if "messages" not in body:
-        return {**body, "prompt": body["prompt"] + sent}
-    messages = [*body["messages"], {"role": "assistant", "content": sent}]
-    return {**body, "messages": messages, "continue_final_message": True, "add_generation_prompt": False}
-
-
 def _has_more_than_text(answer: Completion) -> bool:
     """Whether an answer has reasoning or tool calls, which cannot be sent back."""
     (choice,) = answer.body["choices"]
@@ -383,17 +373,6 @@ def _continued(first: Completion, sent: str, more: Completion) -> bool:
     before, after = (part.body["usage"]["prompt_tokens"] for part in (first, more))
     repeats = more.text and (more.text.startswith(sent) or sent.startswith(more.text))
     return before < after <= before + first.tokens and not repeats
-
-
-def _without(held: str, text: str) -> str:
-    """The text without the white space that was held back and is now written again, or a part of it."""
-    return "" if held.startswith(text) else text.removeprefix(held)
-
-
-def _is_open(text: str) -> bool:
-    """Whether a box that was opened before `text` is still open after it."""
-    plain = text.replace("\\{", "").replace("\\}", "")
-    return plain.count("{") >= plain.count("}")
 
 
 def _path(body: Mapping[str, Any]) -> str:

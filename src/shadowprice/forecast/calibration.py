@@ -111,20 +111,20 @@ class Calibration:
             self.shape,
         )
 
-    def apply_to_one(self, length: float, spread: float, solve: float) -> Forecast:
-        """The same for one request, from the log of its median."""
+    def apply_to_one(self, length: float, spread: float, solve: float) -> tuple[float | None, ...]:
+        """The same for one request, from the log of its median: a row for `Forecast.of_rows`."""
         median = self.centre + self.shift + self.slope * (length - self.centre)
         wide = min(max(spread * self.spread, _SPREADS[0]), _SPREADS[1])
-        chance = float(expit(self.odds_shift + self.odds_slope * logit(min(max(solve, 0.005), 0.995))))
+        chance = min(max(solve, 0.005), 0.995)
+        chance = float(expit(self.odds_shift + self.odds_slope * math.log(chance / (1 - chance))))
         shorter = median - self.gap * (1 - chance)
-        return Forecast.of_one(
+        return (
             math.exp(min(max(median, 0.0), _LONGEST)),
             wide,
             chance,
             self.tail,
             math.exp(min(max(shorter, 0.0), _LONGEST)),
             min(max(wide * self.solved_spread, _SPREADS[0]), _SPREADS[1]),
-            self.shape,
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -8,6 +8,7 @@ admission   how many tokens a request buys at the posted prices; pure
 prices      the price of every account, moved so that its budget lasts
 upstreams   which server gets a request, and which one if that fails
 relay       one attempt: what arrives is passed on, counted and charged
+landing     the final answer of one that was cut
 once        one answer for every Idempotency-Key
 server      decide, reserve, send, settle
 admin       what operators see and change; dashboard.html is the page

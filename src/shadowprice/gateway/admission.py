@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -51,7 +50,7 @@ class Terms:
     rates: Rates | None = None
     reads: bool = False
 
-    @cached_property
+    @property
     def most(self) -> int:
         """Tokens of each answer."""
         return min(self.own or self.cap, self.cap)
@@ -74,6 +73,12 @@ class Terms:
     def room(self, account: Account, available: int) -> int:
         """Tokens that each answer can have within so many units."""
         return self._rates(account).limit(self.prompt, available) // self.answers
+
+    def fits(self, account: Account, available: int) -> bool:
+        """Whether a short answer can be had for so many units."""
+        if self.reads:
+            return self.bound(account, 0) <= available
+        return self.room(account, available) >= min(_LEAST, self.most)
 
     def rate(self, money: bool) -> float:
         """Units per output token."""

@@ -51,11 +51,12 @@ def appraise(
 
 def _rows(forecast: Forecast) -> list[Forecast]:
     """The forecasts of a batch one by one, without checking again what was checked: `take` would take longer."""
-    if len(forecast) == 1:
+    if (n := len(forecast)) == 1:
         return [forecast]
     given = {each.name: getattr(forecast, each.name) for each in fields(forecast)}
-    columns = {name: np.broadcast_to(v, len(forecast)) for name, v in given.items() if isinstance(v, np.ndarray)}
-    found = [object.__new__(Forecast) for _ in range(len(forecast))]
+    arrays = {name: value for name, value in given.items() if isinstance(value, np.ndarray)}
+    columns = {name: each if each.shape == (n,) else np.broadcast_to(each, n) for name, each in arrays.items()}
+    found = [object.__new__(Forecast) for _ in range(n)]
     for i, row in enumerate(found):
         for name, value in given.items():
             object.__setattr__(row, name, columns[name][i : i + 1] if name in columns else value)
@@ -72,13 +73,22 @@ class Appraiser:
         self._predictor = predictor
         self._waiting: list[_Waiting] = []
 
-    async def __call__(self, text: str, terms: Terms, wanted: bool = True) -> Appraisal:
+    async def __call__(self, text: str, terms: Terms, wanted: bool = True, *, alone: bool = False) -> Appraisal:
+        """`alone`: nothing else is under way, so there is nothing to wait for."""
+        if alone:
+            return self._one(text, terms, wanted)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Appraisal] = loop.create_future()
         self._waiting.append((text, terms, wanted, future))
         if len(self._waiting) == 1:
             loop.call_soon(self._flush)
         return await future
+
+    def _one(self, text: str, terms: Terms, wanted: bool) -> Appraisal:
+        try:
+            return appraise(self._predictor, [text], [terms], wanted)[0]
+        except Exception as error:  # of a forecaster that is not ours
+            raise _no_forecast(error) from None
 
     def _flush(self) -> None:
         waiting, self._waiting = self._waiting, []
@@ -95,8 +105,12 @@ class Appraiser:
                     self._together([each])
                 return
             if not waiting[0][3].cancelled():
-                waiting[0][3].set_exception(MarketError(f"no forecast: {type(error).__name__}: {error}"[:200]))
+                waiting[0][3].set_exception(_no_forecast(error))
             return
         for (*_, future), appraisal in zip(waiting, found, strict=True):
             if not future.cancelled():
                 future.set_result(appraisal)
+
+
+def _no_forecast(error: Exception) -> MarketError:
+    return MarketError(f"no forecast: {type(error).__name__}: {error}"[:200])

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -23,11 +22,10 @@ _UNDERSTOOD = {  # limits that every server of an endpoint keeps
 }
 _FRAME = 256  # tokens that a chat template may add to a prompt
 _TEXT = {"text", "input_text", "output_text", "refusal"}  # parts of a message whose tokens its bytes bound
-_ELSEWHERE = ("previous_response_id", "conversation", "web_search_options")  # the prompt has more than is in the body
+_ELSEWHERE = {"previous_response_id", "conversation", "web_search_options"}  # the prompt has more than is in the body
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(NamedTuple):
     """A request for answers.
 
     own      its own limit for each of them
@@ -43,6 +41,13 @@ class Ask:
     stream: bool
     usage: bool
     prompt: int | None
+
+    @property
+    def begun(self) -> str:
+        """The beginning of the answer, which the server is to continue: the assistant has the last word of a chat."""
+        messages = self.body.get("messages")
+        last = messages[-1] if isinstance(messages, list) and messages else None
+        return text_of(last) if isinstance(last, dict) and last.get("role") == "assistant" else ""
 
     @property
     def model(self) -> object:
@@ -61,7 +66,7 @@ def parse_ask(content: bytes, endpoint: str) -> Ask:
     if endpoint == EMBEDDINGS:
         return Ask(body, endpoint, "", None, 1, False, False, prompt)
     question = body.get(ENDPOINTS[endpoint].question_field)
-    own = [limit for field in LIMIT_FIELDS if (limit := _whole(body, field)) is not None]
+    own = [limit for field in LIMIT_FIELDS if field in body and (limit := _whole(body, field)) is not None]
     answers = max(_whole(body, "n") or 1, _whole(body, "best_of") or 1)
     if endpoint == "/completions" and isinstance(question, list) and question and not isinstance(question[0], int):
         answers *= len(question)
@@ -103,13 +108,14 @@ def too_deep() -> InputError:
 
 def _is_elsewhere(body: Mapping[str, Any]) -> bool:
     """Whether the prompt has more in it than text in the body."""
-    if any(body.get(name) for name in _ELSEWHERE) or isinstance(body.get("prompt"), dict):
+    if not _ELSEWHERE.isdisjoint(body) and any(body.get(name) for name in _ELSEWHERE):
+        return True
+    if isinstance(body.get("prompt"), dict):
         return True
     question = body.get("messages") or body.get("input")
     for message in question if isinstance(question, list) else ():
-        content = message.get("content") if isinstance(message, dict) else None
-        parts = content if isinstance(content, list) else ()
-        if any(isinstance(part, dict) and part.get("type") not in _TEXT for part in parts):
+        parts = message.get("content") if isinstance(message, dict) else None
+        if isinstance(parts, list) and any(isinstance(each, dict) and each.get("type") not in _TEXT for each in parts):
             return True
     return False
 

@@ -37,6 +37,7 @@ from typing import Any
 
 from shadowprice.accounts.windows import Account
 from shadowprice.errors import InputError
+from shadowprice.formats.landings import LANDINGS, read_landing
 from shadowprice.formats.routes import Lines, parse_route
 from shadowprice.gateway.tenants import (
     TENANT_FIELDS,
@@ -60,7 +61,7 @@ _TOP = (
 )  # fmt: skip
 _ROUTE = (
     "name", "base_url", "model", "rates", "context", "api_key_env", "max_concurrency", "fallbacks",
-    "forecaster",
+    "forecaster", "landing",
 )  # fmt: skip
 _LITERAL = {"api_key": "api_key_env", "key": "key_env", "admin_key": "admin_key_env"}
 
@@ -248,6 +249,9 @@ def _route(table: dict[str, Any], number: int, lines: Lines) -> Route:
         raise InputError("fallbacks is not a list of names", fix='write it as fallbacks = ["large"]')
     given = {"rates": {"input": 0, "output": 1}, **table}
     given.pop("fallbacks", None)
+    landing = given.pop("landing", None)
+    if landing is not None and not isinstance(landing, str):
+        raise InputError("landing is not a text", fix=f"use {', '.join(LANDINGS)}, or name a file")
     route = parse_route(given, number, lines, os.environ)
     key = route.api_key() if route.api_key_env else ""
     register_secret(key)
@@ -261,6 +265,7 @@ def _route(table: dict[str, Any], number: int, lines: Lines) -> Route:
         route.max_concurrency,
         tuple(fallbacks),
         route.forecaster or "",
+        read_landing(landing) if landing else None,
     )
 
 

@@ -10,14 +10,16 @@ connections above `CONNECTIONS`      closed at once
 from __future__ import annotations
 
 import asyncio
+import logging
 import resource
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 
 from shadowprice.errors import MissingExtra
 
 try:
     from aiohttp import web
+    from aiohttp.http import HttpProcessingError
 except ImportError:
     raise MissingExtra("gateway", "the gateway") from None
 
@@ -30,6 +32,9 @@ _LARGEST = 16 * 2**20
 _PATIENCE = 30.0
 _TOGETHER = 256 * 2**20
 _SPARE = 512  # files beside the connections: those to upstreams have a limit of their own
+_LOG = logging.getLogger("shadowprice.gateway.http")
+# Requests that are not HTTP are answered with 400. The error quotes what came, which may have a key in it.
+_LOG.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError)))
 
 
 class Refusal(Exception):
@@ -44,41 +49,58 @@ class Intake:
     """Reads bodies, and counts what is in memory."""
 
     def __init__(self) -> None:
-        self._held = 0  # bytes
+        self.held = 0  # bytes
 
-    @asynccontextmanager
-    async def body(self, request: web.BaseRequest) -> AsyncIterator[bytes]:
+    def body(self, request: web.BaseRequest) -> _Body:
         """The body of a request; it counts as in memory until the block ends."""
-        if (request.content_length or 0) > _LARGEST:
-            raise Refusal(413, "request_too_large", f"the body has more than {_LARGEST} bytes")
-        parts: list[bytes] = []
-        size = 0
+        return _Body(self, request)
 
-        def add(chunk: bytes) -> None:
-            nonlocal size
-            size += len(chunk)
-            self._held += len(chunk)
-            if size > _LARGEST:
-                raise Refusal(413, "request_too_large", f"the body has more than {_LARGEST} bytes")
-            if self._held > _TOGETHER:
-                raise Refusal(503, "overloaded", "too many large requests at a time: try again later")
-            parts.append(chunk)
 
+class _Body(AbstractAsyncContextManager[bytes]):
+    def __init__(self, intake: Intake, request: web.BaseRequest) -> None:
+        self._intake, self._request = intake, request
+        self._size = 0
+
+    async def __aenter__(self) -> bytes:
         try:
-            try:
-                if request.content.is_eof():  # it has arrived: nothing to wait for
-                    add(request.content.read_nowait())
-                else:
-                    async with asyncio.timeout(_PATIENCE):
-                        while chunk := await request.content.readany():
-                            add(chunk)
-            except TimeoutError:
+            return await self._read()
+        except BaseException as error:
+            self._end()
+            if isinstance(error, TimeoutError):
                 raise Refusal(408, "timeout", f"the body did not arrive within {_PATIENCE:.0f} seconds") from None
-            except web.RequestPayloadError as error:
+            if isinstance(error, web.RequestPayloadError):
                 raise Refusal(400, "invalid_request_error", f"the body cannot be read: {error}"[:200]) from None
-            yield b"".join(parts)
-        finally:
-            self._held -= size
+            raise
+
+    async def __aexit__(self, *error: object) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        self._intake.held -= self._size
+
+    async def _read(self) -> bytes:
+        if (self._request.content_length or 0) > _LARGEST:
+            raise Refusal(413, "request_too_large", f"the body has more than {_LARGEST} bytes")
+        content = self._request.content
+        if content.is_eof():  # it has arrived: nothing to wait for
+            return self._counted(content.read_nowait())
+        if self._request.headers.get("Expect", "").lower() == "100-continue" and self._request.version >= (1, 1):
+            await self._request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")  # the client waits for it
+            self._request.writer.output_size = 0  # it is no part of the response
+        parts = []
+        async with asyncio.timeout(_PATIENCE):
+            while chunk := await content.readany():
+                parts.append(self._counted(chunk))
+        return b"".join(parts)
+
+    def _counted(self, chunk: bytes) -> bytes:
+        self._size += len(chunk)
+        self._intake.held += len(chunk)
+        if self._size > _LARGEST:
+            raise Refusal(413, "request_too_large", f"the body has more than {_LARGEST} bytes")
+        if self._intake.held > _TOGETHER:
+            raise Refusal(503, "overloaded", "too many large requests at a time: try again later")
+        return chunk
 
 
 class Server(web.Server):
@@ -91,6 +113,7 @@ class Server(web.Server):
             keepalive_timeout=_HEADERS,
             lingering_time=_LINGER,
             access_log=None,
+            logger=_LOG,
         )
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         if hard == resource.RLIM_INFINITY or soft < hard:

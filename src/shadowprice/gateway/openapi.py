@@ -79,6 +79,7 @@ _HEADERS = {
     "x-shadowprice-price": {"schema": {"type": "string"}, "description": "utility per output token"},
     "x-shadowprice-decision": {"schema": {"enum": ["granted", "shrunk", "declined", "exhausted"]}},
 }
+_LANDING = {"schema": {"type": "string"}, "description": "the character at which a landing begins"}
 _ERROR = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
 _ASKED = {
     200: "the answer",
@@ -111,6 +112,7 @@ def _ask(schema: str, about: str) -> dict[str, Any]:
     responses = _responses(_ASKED)
     for status in ("200", "402"):
         responses[status] = {**responses[status], "headers": _HEADERS}
+    responses["200"]["headers"] = {**_HEADERS, "x-shadowprice-landing": _LANDING}
     responses["200"]["content"] = {"application/json": {"schema": {}}, "text/event-stream": {"schema": {}}}
     body = {"required": True, "content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{schema}"}}}}
     return {"post": {"summary": about, "parameters": parameters, "requestBody": body, "responses": responses}}

@@ -95,10 +95,10 @@ class Records:
         if self._log:
             self._log(orjson.dumps({"event": event, "time": time.time(), **fields}).decode())
 
-    def taken(self) -> tuple[dict[tuple[int, str, str], tuple[int, int]], list[tuple[int, float, dict[str, Any]]]]:
+    def taken(self) -> tuple[dict[tuple[int, str, str], tuple[int, int]], list[tuple[int, float, Record]]]:
         """What has happened since the last call: counts by minute, tenant and decision; and the latest requests."""
         minutes = {key: (count, self._tokens[key]) for key, count in self._minutes.items()}
-        latest = [(number, record.time, record.to_dict()) for number, record in self._latest]
+        latest = [(number, record.time, record) for number, record in self._latest]
         self._minutes.clear()
         self._tokens.clear()
         self._latest = []

@@ -4,6 +4,7 @@ What an answer is charged is decided as for runs (`backends.openai`), what a fai
 (`backends._failures`):
 
     the answer ended                              what the server counted, if that is plausible, else the grant
+    several answers, counted as if there was one  what their texts and cuts show
     the server exceeds the limit in a stream      what arrived; the stream is cut, and nothing more is sent there
     the server says that it generated nothing     nothing
     any other failure                             the grant
@@ -22,8 +23,10 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from shadowprice.backends._charging import Density, length
 from shadowprice.backends._events import EventParser, Malformed, ServerError, TooLong, parse_json, read_event
 from shadowprice.backends._failures import StatusError, failure
+from shadowprice.backends._merge import generated_texts
 from shadowprice.backends._stream import Answer
 from shadowprice.errors import BackendError, MissingExtra
 from shadowprice.gateway.bodies import EMBEDDINGS, Ask, written
@@ -42,6 +45,7 @@ _AHEAD = 16  # tokens that a server may generate before it notices that nobody l
 _STALL = 60.0  # seconds
 _ANSWER = 2**26  # bytes of an answer
 _EVENT = 2**24  # bytes of an event
+_DOUBT = 1.5  # times what was counted, that several answers look like
 _SMALL = 2**14  # bytes: an empty buffer takes so many
 _END = re.compile(rb"\r?\n\r?\n")
 
@@ -51,6 +55,7 @@ class Attempt:
 
     limit    output tokens that were reserved; prompt: tokens of its prompt that were
     headers  for the client, known when the response is
+    new      whether it is not the request of the client: a server must not take it for that
     usage    what is charged: all that was reserved, unless more is known
     failure  why there is no answer, if there is none and nothing was sent to the client
     """
@@ -65,10 +70,12 @@ class Attempt:
         headers: Callable[[], dict[str, str]],
         *,
         enforced: bool = True,
+        new: bool = False,
     ) -> None:
         self._upstreams, self._upstream, self._ask, self._headers = upstreams, upstream, ask, headers
-        self._limit, self._prompt, self._enforced = limit, prompt, enforced
-        self._answer = Answer(ask.body, limit, upstream.density)
+        self._limit, self._prompt, self._enforced, self._new = limit, prompt, enforced, new
+        # What is counted of several answers teaches nothing: some servers count one of them only.
+        self._answer = Answer(ask.body, limit, upstream.density if ask.answers == 1 else Density())
         self.usage = Usage(limit, prompt)
         self.failure: BackendError | None = None
         self.left = False
@@ -77,9 +84,12 @@ class Attempt:
 
     async def run(self, request: web.BaseRequest, body: dict[str, Any]) -> web.StreamResponse:
         try:
-            content = written(self._upstream.rewritten(body))
+            content, query = written(self._upstream.rewritten(body)), request.rel_url.raw_query_string
+            given: Mapping[str, str] = request.headers
+            if self._new:
+                given = {name: value for name, value in given.items() if name.lower() != "idempotency-key"}
             async with await self._upstreams.open(
-                self._upstream, "POST", self._ask.endpoint, request.query_string, request.headers, content
+                self._upstream, "POST", self._ask.endpoint, query, given, content
             ) as response:
                 if not 200 <= response.status < 300:
                     return await self._refused(response)
@@ -107,7 +117,7 @@ class Attempt:
         except Malformed:
             parsed = None
         self._failed(failure(StatusError(response.status, response.headers, text, parsed), self._ask.body))
-        headers = {**kept_headers(response), **self._headers()}
+        headers = kept_headers(response, self._headers())
         return web.Response(status=response.status, body=content, headers=headers)
 
     async def _whole(self, response: aiohttp.ClientResponse) -> web.Response:
@@ -119,13 +129,15 @@ class Attempt:
         if self._ask.endpoint == EMBEDDINGS:
             self._charge_read(parsed)
         else:
-            self._answer.add(as_chat(parsed))
+            self._answer.add(without_beginning(as_chat(parsed), self._ask.begun))
             self._charge()
-        headers = {**kept_headers(response), **self._headers()}
+            if self._ask.answers > 1:
+                self._charge_several(parsed)
+        headers = kept_headers(response, self._headers())
         return web.Response(status=response.status, body=content, headers=headers)
 
     async def _relay(self, request: web.BaseRequest, response: aiohttp.ClientResponse) -> web.StreamResponse:
-        reply = web.StreamResponse(status=response.status, headers={**kept_headers(response), **self._headers()})
+        reply = web.StreamResponse(status=response.status, headers=kept_headers(response, self._headers()))
         await reply.prepare(request)
         parser, rest, keep = EventParser(_EVENT), b"", "Idempotency-Key" in request.headers
         sent: list[bytes] = []
@@ -194,6 +206,19 @@ class Attempt:
         if "limit_ignored" in charge.flags and self._enforced:
             self._upstream.violation = f"the upstream ignored a limit of {self._limit:,} tokens: {charge.tokens:,}"
 
+    def _charge_several(self, parsed: Any) -> None:
+        """Charges several answers by their texts and cuts, if the server seems to have counted one of them only."""
+        choices = parsed.get("choices") if isinstance(parsed, dict) else None
+        each, cut, total = self._limit // self._ask.answers, 0, 0
+        for choice in choices if isinstance(choices, list) else ():
+            if isinstance(choice, dict):
+                is_cut = choice.get("finish_reason") == "length"
+                texts = generated_texts(choice.get("message") or choice.get("text") or "")
+                cut += each * is_cut
+                total += each if is_cut else min(each, Density().estimate(1, sum(map(length, texts))))
+        if cut > self.usage.output or total > _DOUBT * self.usage.output:
+            self.usage = Usage(max(total, self.usage.output), self._prompt)
+
     def _charge_read(self, parsed: Any) -> None:
         usage = parsed.get("usage") if isinstance(parsed, dict) else None
         read = usage.get("prompt_tokens", usage.get("total_tokens")) if isinstance(usage, dict) else None
@@ -207,7 +232,7 @@ async def pass_on(
     """Everything that is not understood: there and back unchanged."""
     try:
         async with await upstreams.open(
-            upstream, request.method, end, request.query_string, request.headers, content
+            upstream, request.method, end, request.rel_url.raw_query_string, request.headers, content
         ) as response:
             reply = web.StreamResponse(status=response.status, headers=kept_headers(response))
             await reply.prepare(request)
@@ -243,6 +268,19 @@ def as_chat(event: object) -> object:
     return made
 
 
+def without_beginning(event: object, begun: str) -> object:
+    """A whole answer without what the request began it with: llama.cpp repeats that, and has not generated it."""
+    if not begun or not isinstance(event, dict) or not isinstance(event.get("choices"), list):
+        return event
+    choices = []
+    for choice in event["choices"]:
+        message = choice.get("message") if isinstance(choice, dict) else None
+        if isinstance(message, dict) and isinstance(content := message.get("content"), str):
+            choice = {**choice, "message": {**message, "content": content.removeprefix(begun)}}
+        choices.append(choice)
+    return {**event, "choices": choices}
+
+
 def split_events(data: bytes) -> list[bytes]:
     """Whole events with what separates them, and at last what is left."""
     found, start = [], 0
@@ -261,8 +299,11 @@ async def _some(response: aiohttp.ClientResponse, most: int) -> bytes:
     return b"".join(parts)
 
 
-def kept_headers(response: aiohttp.ClientResponse) -> dict[str, str]:
-    return {name: value for name, value in response.headers.items() if name.lower() not in HOP}
+def kept_headers(response: aiohttp.ClientResponse, ours: Mapping[str, str] | None = None) -> list[tuple[str, str]]:
+    """The headers of a response that concern the client, and `ours`, in lower case, instead of those of these names."""
+    ours = ours or {}
+    kept = response.headers.items()  # several may have one name
+    return [each for each in kept if (name := each[0].lower()) not in HOP and name not in ours] + [*ours.items()]
 
 
 def error_response(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -25,6 +25,7 @@ from shadowprice.gateway.appraisal import Appraisal, Appraiser
 from shadowprice.gateway.bodies import EMBEDDINGS, Ask, limited, parse_ask
 from shadowprice.gateway.config import Config
 from shadowprice.gateway.intake import Intake, Refusal
+from shadowprice.gateway.landing import LandingAttempt, landing_of
 from shadowprice.gateway.metrics import Histogram
 from shadowprice.gateway.once import Answered, cost_of, once
 from shadowprice.gateway.prices import Prices
@@ -42,8 +43,12 @@ __all__ = ["Gateway"]
 
 # They generate, in a form in which no limit can be written.
 _UNBOUNDED = re.compile(
-    r"completion|messages|responses|generate|chat|batch|threads|runs|audio|images|videos|realtime|fine.?tun", re.I
+    r"completion|messages|responses|generate|chat|batch|threads|runs|audio|images|videos|realtime|fine.?tun|infill"
+    r"|invocation|edits",
+    re.I,
 )
+# A path below /v1 stays below it on the server: no "..", and nothing that is decoded once more there.
+_PATH = re.compile(r"(?:/(?!\.{1,2}(?:/|$))[^/%?#\\\x00-\x20\x7f]+)+")
 _ALLOWED = {"/models": "GET", **dict.fromkeys((*ENDPOINTS, EMBEDDINGS), "POST")}
 
 
@@ -93,22 +98,23 @@ class Gateway:
         if tenant is None:
             self.counts["refused"] += 1
             return error_response(401, "invalid_api_key", "no such key", {"WWW-Authenticate": "Bearer"})
+        if not _PATH.fullmatch(end):
+            return error_response(404, "not_found", f"no such path: /v1{end[:100]}")
         if self.draining:
             return error_response(503, "draining", "the gateway is shutting down", {"Retry-After": "5"})
         if end == "/models" and request.method == "GET" and not self.upstreams.takes_any:
             return self._models(tenant)
         key = request.headers.get("Idempotency-Key", "")
-        # Without keys of its own the gateway tells clients apart by theirs.
-        whose = (tenant.name, "" if self.directory.require_keys else bearer(request), end, key)
         if request.method == "POST" and (end in ENDPOINTS or end == EMBEDDINGS):
             async with self.intake.body(request) as content:
                 record = self.records.start(tenant.name, end)
-                answer = partial(self._answer, request, tenant, end, content, record)
                 if not key:
-                    return (await answer()).reply
+                    return (await self._answer(request, tenant, end, content, record)).reply
+                answer = partial(self._answer, request, tenant, end, content, record)
+                whose = self._whose(request, tenant, end, key)
                 return await once(self.tree.owner, self.tree.worker, whose, content, answer, lambda: record.output)
         if request.method == "GET" and end in ENDPOINTS and key:
-            return await cost_of(self.tree.owner, whose)
+            return await cost_of(self.tree.owner, self._whose(request, tenant, end, key))
         allowed = _ALLOWED.get(end, "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS")  # TRACE would show the server's key
         if request.method not in (*allowed.split(", "), "GET", "HEAD", "OPTIONS"):
             return error_response(405, "method_not_allowed", f"use {allowed}", {"Allow": allowed})
@@ -119,6 +125,10 @@ class Gateway:
         async with self.intake.body(request) as content:
             upstream = self.upstreams.takes_any or self.upstreams.choose(self.upstreams.names[0])[0]
             return await pass_on(self.upstreams, upstream, request, end, content)
+
+    def _whose(self, request: web.BaseRequest, tenant: Tenant, end: str, key: str) -> tuple[str, ...]:
+        """Names a request. Without keys of its own the gateway tells clients apart by theirs."""
+        return tenant.name, "" if self.directory.require_keys else bearer(request), end, key
 
     def _models(self, tenant: Tenant) -> web.Response:
         names = [name for name in self.upstreams.names if tenant.models is None or name in tenant.models]
@@ -197,8 +207,8 @@ class Gateway:
         """Decided, reserved, sent and charged on its own; None if it was declined."""
         terms, path = self._terms(ask, tenant, upstream.route, record.value), tenant.path
         appraise = self._appraisers[upstream.route.forecaster]
-        wanted = any(purse.price > 0 for purse in self.prices.purses(path, terms))
-        appraisal = None if terms.reads else await appraise(ask.text, terms, wanted)
+        wanted = any(self.prices.price(account) > 0 for account in path)
+        appraisal = None if terms.reads else await appraise(ask.text, terms, wanted, alone=self.open == 1)
         decision, held = await self._reserve(path, terms, appraisal)
         if appraisal and not again:
             self.prices.arrived(path, decision, appraisal.forecast, terms)
@@ -207,13 +217,17 @@ class Gateway:
         if held is None and not shadow:
             return None, self._declined(decision, path, terms)
         self.prices.granted(path, decision)
-        body = dict(ask.body) if shadow or terms.reads else limited(ask, decision.grant)
-        limit = 0 if terms.reads else (terms.most if shadow else decision.grant) * ask.answers
+        landing = None if shadow else landing_of(upstream, ask, decision, path)
+        grant = decision.grant - (landing.tokens if landing else 0)
+        body = dict(ask.body) if shadow or terms.reads else limited(ask, grant)
+        limit = 0 if terms.reads else (terms.most if shadow else grant) * ask.answers
 
         def headers() -> dict[str, str]:
             return self._headers(decision, path, terms)
 
         attempt = Attempt(self.upstreams, upstream, ask, limit, terms.prompt, headers, enforced=not shadow)
+        if landing:
+            attempt = LandingAttempt(landing, self.upstreams, upstream, ask, decision.grant, headers)
         try:
             return attempt, await attempt.run(request, body)
         finally:
@@ -312,7 +326,8 @@ class Gateway:
         declined = decision.kind == "declined"
         now = self.tree.clock()
         # A declined request may be worth the price soon; an exhausted budget refills when its window ends.
-        spans = [account.window.bounds(now) for account in path if not self.tree.available(account) or not declined]
+        short = [] if declined else [each for each in path if not terms.fits(each, self.tree.available(each))]
+        spans = [account.window.bounds(now) for account in short]
         ends = [span[1] - now for span in spans if span]
         error = {
             "message": f"not worth the posted price: {decision.why}" if declined else f"the budget: {decision.why}",
@@ -333,11 +348,11 @@ class Gateway:
             "x-shadowprice-decision": decision.kind,
         }
         if path:  # of the account that allows the fewest tokens
-            rooms: Callable[[Account], float] = lambda each: self.tree.available(each) / terms.rate(each.money)  # noqa: E731
-            tightest = min(path, key=rooms)
+            rooms = [self.tree.available(each) / terms.rate(each.money) for each in path]
+            tightest = path[rooms.index(min(rooms))]
             bounds = tightest.window.bounds(now := self.tree.clock())
             found["x-ratelimit-limit-tokens"] = str(int(tightest.limit / terms.rate(tightest.money)))
-            found["x-ratelimit-remaining-tokens"] = str(int(rooms(tightest)))
+            found["x-ratelimit-remaining-tokens"] = str(int(min(rooms)))
             found["x-ratelimit-reset-tokens"] = f"{bounds[1] - now:.0f}s" if bounds else "never"
         return found if decision.grant else {**found, "x-should-retry": "false"}
 

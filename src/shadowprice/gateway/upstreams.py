@@ -18,6 +18,7 @@ from typing import Any
 from shadowprice.backends._charging import Density
 from shadowprice.cost import Rates
 from shadowprice.errors import BackendError, Denied, MissingExtra, Unavailable
+from shadowprice.formats.landings import Landing
 
 try:
     import aiohttp
@@ -32,8 +33,8 @@ _LARGE = 2**20  # bytes; aiohttp wants larger requests as files
 _PAUSE = 5.0  # seconds in which a route that cannot be reached comes after its fallbacks
 # Headers that belong to one connection, and those that are for the gateway.
 HOP = {
-    "connection", "content-encoding", "content-length", "host", "keep-alive", "proxy-authorization", "te", "trailer",
-    "transfer-encoding", "upgrade", "accept-encoding",
+    "connection", "content-encoding", "content-length", "expect", "host", "keep-alive", "proxy-authorization", "te",
+    "trailer", "transfer-encoding", "upgrade", "accept-encoding",
 }  # fmt: skip
 _HOP_AND_KEYS = HOP | {"authorization", "api-key", "x-api-key", "cookie"}
 
@@ -58,6 +59,7 @@ class Route:
     max_concurrency: int | None = None
     fallbacks: tuple[str, ...] = ()
     forecaster: str = ""  # a folder; "": that of the gateway
+    landing: Landing | None = None  # of answers that are cut; only for servers that continue them
 
 
 class Upstream:
@@ -65,6 +67,7 @@ class Upstream:
 
     def __init__(self, route: Route) -> None:
         self.route = route
+        self.url = route.base_url.rstrip("/")
         self.density = Density()
         self.violation = ""  # it ignored a limit: nothing more is sent there
         self.down = 0.0  # until then, as far as is known
@@ -94,6 +97,12 @@ class Upstreams:
 
     def __init__(self, routes: Sequence[Route], *, keys: bool) -> None:
         self._all = {route.name: Upstream(route) for route in routes}
+        named = [each for each in self._all.values() if each.route.model]
+        # The routes among which `auto` chooses, if there are several and none has that name.
+        self.choices = named if len(named) > 1 and AUTO not in self._all else []
+        # The route that takes any model, if there is one.
+        self.takes_any = next((each for each in self._all.values() if not each.route.model), None)
+        self._by_model = {each.route.model: each for each in reversed(named)} | self._all
         self._keys = keys
         timeout = aiohttp.ClientTimeout(total=600, sock_connect=10)
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=30)
@@ -109,27 +118,16 @@ class Upstreams:
     def names(self) -> list[str]:
         return list(self._all)
 
-    @property
-    def choices(self) -> list[Upstream]:
-        """The routes among which `auto` chooses, if there are several and none has that name."""
-        named = [each for each in self._all.values() if each.route.model]
-        return named if len(named) > 1 and AUTO not in self._all else []
-
-    @property
-    def takes_any(self) -> Upstream | None:
-        """The route that takes any model, if there is one."""
-        return next((each for each in self._all.values() if not each.route.model), None)
-
     def choose(self, model: object) -> list[Upstream]:
         """The routes for a model, the preferred first; empty if there are none."""
-        every = self._all.values()
-        found = self._all.get(model) if isinstance(model, str) else None
-        found = found or next((each for each in every if each.route.model and each.route.model == model), None)
+        found = self._by_model.get(model) if isinstance(model, str) else None
         found = found or self.takes_any
         if not found and model is None and len(self._all) == 1:  # a client that leaves the model to the server
-            found = next(iter(every))
+            (found,) = self._all.values()
         if not found:
             return []
+        if not found.route.fallbacks:
+            return [found]
         return self.usable([found, *(self._all[name] for name in found.route.fallbacks)])
 
     def usable(self, routes: Sequence[Upstream]) -> list[Upstream]:
@@ -148,18 +146,18 @@ class Upstreams:
     async def open(
         self, upstream: Upstream, method: str, end: str, query: str, given: Mapping[str, str], content: bytes
     ) -> aiohttp.ClientResponse:
-        """The server's response, whatever its status."""
+        """The server's response, whatever its status; `query` as it is in a URL."""
         route = upstream.route
         dropped = _HOP_AND_KEYS if self._keys or route.api_key else HOP
-        headers = {
-            name: value
+        headers = [
+            (name, value)
             for name, value in given.items()
             if (lower := name.lower()) not in dropped and not lower.startswith("x-shadowprice-")
-        }
-        headers["Accept-Encoding"] = "identity"
+        ]
+        headers.append(("Accept-Encoding", "identity"))
         if route.api_key:
-            headers["Authorization"] = f"Bearer {route.api_key}"
-        url = f"{route.base_url.rstrip('/')}{end}{'?' if query else ''}{query}"
+            headers.append(("Authorization", f"Bearer {route.api_key}"))
+        url = f"{upstream.url}{end}{'?' if query else ''}{query}"
         data = io.BytesIO(content) if len(content) > _LARGE else content or None
         return await self._client.request(method, url, data=data, headers=headers, allow_redirects=False)
 
