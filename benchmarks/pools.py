@@ -6,8 +6,8 @@ without the pool's model and without its questions. Variants, all on the same st
     elsewhere     the forecaster as it is: the run learns as it goes
     + 100         adapted to 100 traces, which are left out of the streams
     all alike     one forecast for all questions, calibrated on the pool
-    scout         + 100, where another model has answered at least half of the questions: the length of its answer
-                  revises the forecast (`forecast.revise`)
+    scout         + 100, where another model has answered at least half of the questions: the length and the
+                  outcome of its answer revise the forecast (`forecast.scout`)
 
 `closed` is the share of the way from the paper's CLEAR (reserved, forecasts of "+ 100") to the oracle that the index
 goes: the mean over four streams and budgets of 0.25, 0.5 and 1 times the median length. Intervals are 95% bootstrap
@@ -28,9 +28,10 @@ from numpy.typing import NDArray
 
 from shadowprice.forecast.calibration import Calibration
 from shadowprice.forecast.evaluation import evaluate
-from shadowprice.forecast.revise import Evidence, Reviser
+from shadowprice.forecast.scout import ScoutAnswers, with_scout
 from shadowprice.forecast.splits import question_key
 from shadowprice.forecast.text import TextForecaster
+from shadowprice.forecast.training import Trainer
 from shadowprice.formats.traces import read_traces
 from shadowprice.lab.compare import _weights
 from shadowprice.lab.pools import Pool, Recorded, recorded
@@ -194,14 +195,15 @@ def row(
         "alike": alike(rest),
     }
     if scout := scout_of(pool, files):
-        few = draws[0][0]
-        forecasts["scout"] = with_scout(forecaster, few, rest.under_cap, scout, forecasts["+ 100"])
-        quality(found, "scout", [(forecasts["scout"], rest.under_cap)])
+        trainer = with_scout(Trainer("text", lambda traces, name: forecaster.adapt(traces), forecaster), scout)
+        scouted = [trainer.fit(few, "all").predict(requests(rest.under_cap)) for few, rest in draws]
+        quality(found, "scout", [(each, rest.under_cap) for each, (_, rest) in zip(scouted, draws, strict=True)])
+        forecasts["scout"] = scouted[0]
     simulated(found, measure(rest, forecasts, times, seeds))
     return found
 
 
-def scout_of(pool: Recorded, files: Mapping[str, Sequence[Trace]]) -> list[Trace]:
+def scout_of(pool: Recorded, files: Mapping[str, Sequence[Trace]]) -> ScoutAnswers | None:
     """The answers of the model that has answered the most of the pool's questions; of several, the briefest."""
     own, wanted = model_key(pool.first[0].model), {question_key(trace.prompt) for trace in pool.first}
     answers: dict[tuple[str, str], dict[str, Trace]] = {}
@@ -211,20 +213,9 @@ def scout_of(pool: Recorded, files: Mapping[str, Sequence[Trace]]) -> list[Trace
                 answers.setdefault((file, trace.model), {}).setdefault(key, trace)
     shared = max(map(len, answers.values()), default=0)
     most = [list(each.values()) for each in answers.values() if len(each) == shared]
-    return min(most, key=lambda each: sum(trace.tokens for trace in each)) if 2 * shared >= len(wanted) else []
-
-
-def with_scout(
-    forecaster: TextForecaster, few: Sequence[Trace], rest: Sequence[Trace], scout: Sequence[Trace], usual: Forecast
-) -> Forecast:
-    """Forecasts for `rest`, revised by the scout's answers; those without one are `usual`."""
-    seen, asked = ([trace.prompt for trace in some] for some in (few, rest))
-    reviser = Reviser.fit(forecaster.predict(requests(few)), Evidence.from_traces(seen, scout), few)
-    evidence = Evidence.from_traces(asked, scout)
-    known, others = np.flatnonzero(evidence.known), np.flatnonzero(~evidence.known)
-    revised = reviser.revise(forecaster.predict(requests([rest[i] for i in known.tolist()])), evidence.take(known))
-    both = Forecast.joined([revised, usual.take(others)])
-    return both.take(np.argsort(np.concatenate([known, others])))
+    if 2 * shared < len(wanted):
+        return None
+    return ScoutAnswers(min(most, key=lambda each: sum(trace.tokens for trace in each)))
 
 
 def quality(found: Row, name: str, forecasts: Sequence[tuple[Forecast, Sequence[Trace]]]) -> None:

@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -277,6 +277,54 @@ class TestPlanAndRun:
 
 def trace_line(**changes):
     return json.dumps({"id": "t", "prompt": "What?", "tokens": 5, **changes})
+
+
+class TestScout:
+    """Another model's answers to the same questions."""
+
+    @pytest.fixture(scope="class")
+    @staticmethod
+    def scouted(tmp_path_factory):
+        folder = tmp_path_factory.mktemp("scouted")
+        for split in ("eval", "train"):
+            traces = shipped_traces(split, "smollm2")
+            write_traces(folder / f"{split}.jsonl", [replace(t, model="small", tokens=2 * t.tokens) for t in traces])
+        arguments = ("--scout", folder / "eval.jsonl", "--out", folder / "forecaster", "--quiet")
+        assert train(TRACES, "--from", "default", *arguments) == 0
+        return folder
+
+    def test_its_answers_are_used_by_every_command_that_forecasts(self, scouted, asked, tmp_path, capsys):
+        report = json.loads((scouted / "forecaster.report" / "report.json").read_text())
+        assert report["overall"]["spearman"] > 0.9
+        use = ["--forecaster", str(scouted / "forecaster"), "--scout", str(scouted / "train.jsonl")]
+        assert main(["forecast", str(asked), *use, "--out", str(tmp_path / "f.jsonl"), "--quiet"]) == 0
+        plan = ["plan", str(asked), "--budget", "2k", "--quiet", "--force", "--out", str(tmp_path / "planned.jsonl")]
+        assert main([*plan, "--forecast", str(tmp_path / "f.jsonl")]) in (0, 3)
+        first = (tmp_path / "planned.jsonl").read_bytes()
+        assert main([*plan, *use]) in (0, 3)
+        assert (tmp_path / "planned.jsonl").read_bytes() == first
+
+    @pytest.mark.parametrize(
+        ("use", "message"),
+        [
+            (
+                "--forecaster DIR",
+                "needs the answers of its scout, 'small', to the same questions",
+            ),
+            (
+                "--forecaster DIR --scout OWN",
+                "answers of 'SmolLM2-135M-Instruct.Q4_1', but the forecaster was",
+            ),
+            ("--scout OWN", "--scout with a forecaster that was not trained with a scout"),
+            ("--forecast OWN --scout OWN", "--scout with --forecast"),
+            ("--forecaster DIR --scout OTHER", "no answer to any of these requests; the first is"),
+        ],
+    )
+    def test_what_does_not_match(self, scouted, asked, capsys, use, message):
+        names = {"DIR": scouted / "forecaster", "OWN": TRACES, "OTHER": scouted / "eval.jsonl"}
+        arguments = [str(names.get(word, word)) for word in use.split()]
+        assert main(["plan", str(asked), "--budget", "2k", "--quiet", *arguments]) == 2
+        assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

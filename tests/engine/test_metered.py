@@ -249,11 +249,20 @@ def test_an_answer_that_was_not_counted_teaches_nothing(monkeypatch, source):
     monkeypatch.setattr(metered, "recalibrate", lambda forecast, *seen: lessons.append(seen) or forecast)
     forecast = Forecast([20.0] * 40)
     done = simulate(scheduler(forecast), lambda work: part(min(5, work.grant), "stop", source), 10**6)
-    assert len(lessons) == (2 if source == "server" else 0)  # after 8 answers and after 32
+    assert len(lessons) == (3 if source == "server" else 0)  # after 8 answers, twice the tokens, and 32 answers
     again = scheduler(forecast)
     for place, result in enumerate(done.results):
         again.restore(place, result)
-    assert len(lessons) == (4 if source == "server" else 0)
+    assert len(lessons) == (6 if source == "server" else 0)
+
+
+def test_answers_that_do_not_end_are_learned_from():
+    """The short ones end, and the others are eight times as long as they are forecast to be."""
+    forecast, length = Forecast(np.repeat([20.0, 40.0], 40), 0.5, 0.8), np.repeat([20, 320], 40)
+    made = scheduler(forecast)
+    simulate(made, answers(length), 3000)
+    assert made.lessons.taken > 3
+    assert made._corrected.tokens[-1] > forecast.tokens[-1]
 
 
 def test_answers_of_no_tokens_are_learned_from_without_harm():

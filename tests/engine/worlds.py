@@ -59,7 +59,7 @@ class Configuration:
             return Reserved(s.policy, max_tokens=CAP, reclaim=False, can_continue=can_continue, attempts=s.attempts)
         scheduler = make_scheduler(self.settings, can_continue, self.anytime)
         if self.settings.policy == "index":  # so that a few answers teach something
-            (scheduler._inner if isinstance(scheduler, Lander) else scheduler)._lesson = 2
+            (scheduler._inner if isinstance(scheduler, Lander) else scheduler).lessons.ended = 2
         return scheduler
 
 

@@ -201,12 +201,27 @@ def forecaster(options: argparse.Namespace) -> tuple[Predictor, str]:
     from shadowprice.formats.templates import read_template
 
     if options.forecast:
+        if options.scout:
+            raise InputError("--scout with --forecast", fix="leave out one of them")
         return ForecastTable(options.forecast), f"file {sha256_of(options.forecast)}"
     folder = options.forecaster or DEFAULT
     predictor: Predictor = load(folder)
+    name = f"forecaster {fingerprint(folder)}"
+    if options.scout:
+        predictor = _with_scout(predictor, options.scout)
+        name += f", scout {sha256_of(options.scout)}"
     if options.system or options.prompt_template != "plain":
         predictor = WithoutTemplate(predictor, read_template(options.prompt_template), options.system)
-    return predictor, f"forecaster {fingerprint(folder)}"
+    return predictor, name
+
+
+def _with_scout(predictor: Predictor, path: str) -> Predictor:
+    from shadowprice.forecast.scout import ScoutAnswers, ScoutForecaster
+
+    if not isinstance(predictor, ScoutForecaster):
+        problem = "--scout with a forecaster that was not trained with a scout"
+        raise InputError(problem, fix="train one with --scout, and name it with --forecaster")
+    return predictor.with_answers(ScoutAnswers.read(path))
 
 
 def bar(options: argparse.Namespace) -> Callable[[Iterator[BatchLine], str], Iterator[BatchLine]]:

@@ -17,7 +17,7 @@ from shadowprice.cli.common import (
     refuse_same_file,
     standard_output,
 )
-from shadowprice.cli.options import EXIT, INPUTS, Commands, add_command, add_force, add_forecaster, add_input
+from shadowprice.cli.options import EXIT, INPUTS, Commands, add_command, add_force, add_forecaster, add_input, add_scout
 from shadowprice.errors import InputError
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def add(commands: Commands) -> None:
     where = command.add_mutually_exclusive_group()
     add_forecaster(where)
     where.add_argument("--routes", metavar="FILE", help="a line for each route of this file, by its own forecaster")
+    add_scout(command)
     command.add_argument("--out", default="-", metavar="FILE", help="(default: standard output)")
     add_force(command)
     command.add_argument("--quiet", action="store_true", help="no progress bar, and no note about the input")

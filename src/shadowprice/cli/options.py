@@ -137,6 +137,7 @@ def add_market(command: argparse.ArgumentParser, *, policy: str = "expected") ->
     where = command.add_mutually_exclusive_group()
     where.add_argument("--forecast", metavar="FILE", help="JSONL of custom_id, tokens, spread, solve: your own numbers")
     add_forecaster(where)
+    add_scout(command)
     command.add_argument("--max-tokens", type=int, metavar="N", help="no answer gets more than this")
     command.add_argument(
         "--errors",
@@ -155,6 +156,11 @@ def add_forecaster(command: argparse._ActionsContainer) -> None:
     command.add_argument(
         "--forecaster", metavar="DIR", help="made by train (default: the one that comes with the package)"
     )
+
+
+def add_scout(command: argparse.ArgumentParser) -> None:
+    about = "traces of another model that has answered the same questions, for a forecaster made by train --scout"
+    command.add_argument("--scout", metavar="FILE", help=about)
 
 
 def add_limit_field(command: argparse.ArgumentParser) -> None:

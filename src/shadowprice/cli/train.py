@@ -41,6 +41,13 @@ compared, and what an answer of one model says about the others: name them in a 
 
   shadowprice train small.jsonl.gz large.jsonl.gz --routes --out forecasters
 
+--scout: a cheap model has answered the same questions, and its answers say more than the questions do: how
+long they are, and whether they are correct. The forecaster then needs its answers to the questions it
+forecasts: collect them first.
+
+  shadowprice train large.jsonl.gz --from default --scout small.jsonl.gz --out forecaster
+  shadowprice run questions.jsonl --budget 200k --forecaster forecaster --scout small-answers.jsonl.gz ...
+
 kinds:
   text     words and structure of the question; seconds, no further packages (default)
   encoder  the paper's predictor: fine-tunes a transformer (pip install 'shadowprice[encoder]')
@@ -67,6 +74,7 @@ def add(commands: Commands) -> None:
     command.add_argument(
         "--from", dest="start", metavar="DIR", help="adapt this forecaster; `default` is the one in the package"
     )
+    command.add_argument("--scout", metavar="FILE", help="traces of another model on the same questions")
     command.add_argument(
         "--validation", type=float, default=0.2, metavar="SHARE", help="of the questions, held out (default: 0.2)"
     )
@@ -99,6 +107,7 @@ def _add_encoder(command: argparse.ArgumentParser) -> None:
 def train(options: argparse.Namespace) -> int:
     from shadowprice.forecast import training
     from shadowprice.forecast.folder import fingerprint
+    from shadowprice.forecast.scout import ScoutAnswers, with_scout
 
     if options.routes:
         return _train_routes(options)
@@ -106,6 +115,8 @@ def train(options: argparse.Namespace) -> int:
     _check(options, report_folder)
     started, progress = time.monotonic(), _progress(quiet=options.quiet)
     trainer = _trainer(options, progress)
+    if options.scout:
+        trainer = with_scout(trainer, ScoutAnswers.read(options.scout))
     traces = training.read_training_traces(options.traces)
     trained = training.train(trainer, traces, validation=options.validation, seed=options.seed, progress=progress)
     trained.forecaster.save(options.out)
@@ -133,8 +144,8 @@ def _train_routes(options: argparse.Namespace) -> int:
     from shadowprice.forecast.routes import train_routes
     from shadowprice.forecast.training import read_training_traces
 
-    if options.start or options.report or options.kind == "encoder":
-        raise InputError("--from, --report and --kind encoder with --routes", fix="leave them out")
+    if options.start or options.report or options.scout or options.kind == "encoder":
+        raise InputError("--from, --report, --scout and --kind encoder with --routes", fix="leave them out")
     traces = read_training_traces(options.traces)
     folders = train_routes(traces, options.out, progress=_progress(quiet=options.quiet))
     if options.json:

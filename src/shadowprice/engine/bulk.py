@@ -63,8 +63,11 @@ def _by_index(scheduler: Metered, ends: Ints, budget: int, cap: int) -> Served:
         spent = np.cumsum(np.maximum(0, reached - start))
         ending = np.cumsum((start < ends[request]) & (ends[request] <= stop))
         affordable = int(np.searchsorted(spent, left, side="right"))
-        lesson = scheduler.lesson()
-        enough = request.size if lesson is None else int(np.searchsorted(ending, lesson - stopped.sum())) + 1
+        enough = request.size  # chunks until the next lesson
+        if scheduler.learn:
+            next_lesson = scheduler.lessons
+            by_ended = np.searchsorted(ending, next_lesson.ended - stopped.sum())
+            enough = 1 + int(min(by_ended, np.searchsorted(spent, next_lesson.tokens - age.sum())))
         served = slice(0, min(affordable, enough))
         np.maximum.at(age, request[served], reached[served])
         stopped = age >= ends

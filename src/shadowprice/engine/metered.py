@@ -3,10 +3,10 @@
 The request with the highest index generates the next chunk of its answer. That changes its index, and it may have to
 wait while others generate.
 
-**Learning during the run.** Forecasts are corrected by what the run itself shows. Each time enough answers have ended
-(8, then four times as many each time), the level, the spread and the shape of all lengths are estimated again
-(`forecast.learning`) from what is known: the lengths of answers that ended, and that the others are longer than what
-they have generated. A run does not learn from grades, so the chance of a correct answer stays as forecast.
+**Learning during the run.** Forecasts are corrected by what the run itself shows. From time to time (`engine.lessons`)
+the level, the spread, the slope and the shape of all lengths are estimated again (`forecast.learning`) from what is
+known: the lengths of answers that ended, and that the others are longer than what they have generated. A run does not
+learn from grades, so the chance of a correct answer stays as forecast.
 
 **Two ways of pausing.** If an answer can be continued from a part of it, its request waits between chunks while others
 generate. If not, it is answered in one go, with a limit at the age where its index falls below the price. The limit
@@ -34,6 +34,7 @@ from numpy.typing import NDArray
 
 from shadowprice.backends.base import join
 from shadowprice.cost import TOKENS, Rates
+from shadowprice.engine.lessons import Lessons
 from shadowprice.engine.loops import is_looping
 from shadowprice.engine.scheduler import LARGEST_CHUNK, TRIAL, Batch, CanContinue, Report, Round, Work, flagged, is_over
 from shadowprice.forecast.learning import recalibrate
@@ -41,7 +42,6 @@ from shadowprice.market.anytime import Anytime
 from shadowprice.market.gittins import Chunks, chunks
 from shadowprice.types import Completion, Forecast, Request, Result
 
-_FIRST_LESSON = 8  # answers that have ended
 _MARGIN = 1.5  # for answers under way that turn out longer than expected
 
 
@@ -84,7 +84,7 @@ class Metered:
         self.end_loops = end_loops
         self.rounds: list[Round] = []
         self._batch = Batch(max_tokens, attempts, rates, can_continue=can_continue or (lambda request: True))
-        self._lesson = _FIRST_LESSON
+        self.lessons = Lessons()
         self._corrected = self._batch.forecast
         self._age: NDArray[np.int64] = np.zeros(0, dtype=np.int64)  # tokens generated; 0 if unknown
         self._stopped: NDArray[np.bool_] = np.zeros(0, dtype=bool)  # the model ended its answer at that age
@@ -97,7 +97,8 @@ class Metered:
         self._outdated = True  # the heap: forecasts changed or requests were added
         self._ample = 0.0  # tokens that cover any `concurrency` requests, so that nobody has to wait for others
         self._running: dict[int, Work] = {}  # by place
-        self._cut: dict[int, _Chunk] = {}  # chunks under way of which only a piece was sent, by place
+        self._sent: dict[int, _Chunk] = {}  # chunks under way, by place
+        self._cut: dict[int, _Chunk] = {}  # chunks of which only a piece was sent, by place
         self._trial: int | None = None  # the request that shows whether the server continues; under way or next
         self._counts = True  # the server counts its tokens, so that they can be metered
         # Whether a request is held after a part of its answer, until it is released: it is probed meanwhile.
@@ -124,9 +125,8 @@ class Metered:
         self._age = np.concatenate([self._age, np.zeros(more, dtype=np.int64)])
         self._stopped = np.concatenate([self._stopped, np.zeros(more, dtype=bool)])
         self._waiting = np.concatenate([self._waiting, np.ones(more, dtype=bool)])
-        learned = self._lesson > _FIRST_LESSON
         forecast = self._batch.forecast
-        self._corrected = recalibrate(forecast, self._age, self._stopped) if learned else forecast
+        self._corrected = recalibrate(forecast, self._age, self._stopped) if self.lessons.taken else forecast
         self._outdated = True
 
     def restore(self, place: int, state: Result | Completion, *, sample: int = 0, landing: bool = False) -> None:
@@ -171,11 +171,9 @@ class Metered:
             work = self._work(chunk, available, continues)
             if work is not None:
                 self._waiting[place] = False
-                self._running[place] = work
+                self._running[place], self._sent[place] = work, chunk
                 if continues is None:
                     self._trial = place
-                elif work.grant == LARGEST_CHUNK:
-                    self._cut[place] = chunk
                 return work
             if self._running:
                 return None  # until work under way returns units
@@ -185,8 +183,11 @@ class Metered:
     def done(self, report: Report) -> Result | None:
         place, batch = report.work.place, self._batch
         del self._running[place]
+        chunk = self._sent.pop(place)
         if self._trial == place:
             self._trial = None
+        elif report.work.grant == LARGEST_CHUNK:
+            self._cut[place] = chunk
         batch.charge(report)
         if report.completion is None:
             result = batch.after_error(place)
@@ -207,6 +208,8 @@ class Metered:
             return batch.answered(place, answer, report.correct)
         batch.so_far[place] = answer
         self._age[place] = answer.tokens
+        if chunk.minus_index and answer.tokens >= chunk.stop:
+            self._outdated |= self.recalibrate(self._age, self._stopped)
         if continues is None:
             self._trial = place
         if continues is None or not self.hold(place):
@@ -233,21 +236,13 @@ class Metered:
             self._age[place] = 0
             return
         self._age[place] = max(1, answer.tokens)
-        if answer.finish == "stop":
-            self._stopped[place] = True
-            self._outdated |= self.recalibrate(self._age, self._stopped)
-
-    def lesson(self) -> int | None:
-        """How many answers must have ended before forecasts are corrected; None: they never are."""
-        return self._lesson if self.learn else None
+        self._stopped[place] = answer.finish == "stop"
+        self._outdated |= self.recalibrate(self._age, self._stopped)
 
     def recalibrate(self, age: NDArray[np.int64], stopped: NDArray[np.bool_]) -> bool:
-        """Corrects all forecasts if enough answers have ended; returns whether it did."""
-        ended = int(np.count_nonzero(stopped))
-        if not self.learn or ended < self._lesson:
+        """Corrects all forecasts if it is time to; returns whether it did."""
+        if not self.learn or not self.lessons.due(age, stopped):
             return False
-        while self._lesson <= ended:
-            self._lesson *= 4
         self._corrected = recalibrate(self._batch.forecast, age, stopped)
         return True
 

@@ -2,6 +2,7 @@
 
     text     n-grams and structure of the question; trained in seconds, the default      forecast/text
     encoder  the paper's predictor: a fine-tuned transformer                             forecast/encoder
+    scout    one of these, and what another model's answers to the same questions say    forecast/scout
 
 A `Predictor` is all that planning needs; a `Forecaster` can also be trained, evaluated and saved.
 """
@@ -44,14 +45,16 @@ KINDS: dict[str, Callable[[], type[Forecaster]]] = {
     "text": _kind("text", "TextForecaster"),
     "encoder": _kind("encoder", "EncoderForecaster"),
 }
+_SCOUT = _kind("scout", "ScoutForecaster")
 
 
 def load(folder: str | os.PathLike[str]) -> Forecaster:
     """The forecaster in a folder, of any kind."""
     kind, _ = description(folder)
-    if kind not in KINDS:
+    made = KINDS.get(kind) or (_SCOUT if kind == "scout" else None)
+    if made is None:
         raise InputError(f"a forecaster of unknown kind {kind!r}", path=folder, fix="update shadowprice")
-    return KINDS[kind]().load(folder)
+    return made().load(folder)
 
 
 def default() -> Forecaster:

@@ -28,7 +28,7 @@ from shadowprice.types import Forecast
 _MOST = 2000  # answers that are looked at
 # Standard deviations of the priors: of the shift, of the log of the factor, of the slope.
 _SHIFT_SD, _SPREAD_SD, _SLOPE_SD = 0.2, 0.1, 0.2
-_STRENGTH = 60.0  # answers that the earlier shape counts as
+_STRENGTH = 20.0  # answers that the earlier shape counts as
 _SHIFTS, _FACTORS, _SLOPES = np.arange(-3.0, 3.1, 0.5), (0.2, 0.45, 1.0, 2.2), (0.0, 0.5, 1.0)
 # Of the search around the best so far: a shift, a ratio of factors, a difference of slopes.
 _STEPS = ((0.25, 1.4, 0.25), (0.12, 1.2, 0.12), (0.06, 1.1, 0.06), (0.03, 1.05, 0.03))
