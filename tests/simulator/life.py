@@ -18,7 +18,7 @@ from shadowprice.accounts.journal import read_rows
 from shadowprice.accounts.sqlite import Ledger
 from shadowprice.accounts.stores import Store
 from shadowprice.collect import collect
-from shadowprice.engine import metered
+from shadowprice.engine import lessons
 from shadowprice.engine.executor import Progress
 from shadowprice.errors import LedgerError
 from shadowprice.formats.landings import Landing
@@ -55,7 +55,7 @@ def live_through(story: Story) -> Ended:
     state = random.getstate()
     random.seed(story.seed)  # the executor's jitter
     try:
-        with patch.object(metered, "_FIRST_LESSON", 2):  # so that a few answers teach something
+        with patch.object(lessons, "FIRST", 2):  # so that a few answers teach something
             return _Life(story).run()
     finally:
         random.setstate(state)
