@@ -62,13 +62,13 @@ def test_an_answer_that_is_stated_twice_is_final_if_it_was_in_the_traces():
     known, unknown = ["5", "6", "7", *"1111111"], [str(i) for i in range(10, 20)]
     traces = [stating(i, known if i % 2 else unknown, i % 5 > 0) for i in range(300)]
     evidence = fit_landing(Forecast([100.0] * 300), traces).evidence
-    said = {age: each for age, *each in zip(evidence.ages, evidence.agree, evidence.left, strict=True)}
-    assert said[0.3] == [0.0, 1.0]
-    assert said[0.5][0] == 0.5
-    assert said[0.5][1] < 0.1
-    assert said[1.0] == [0.0, 1.0]  # all have ended
+    found = {age: each for age, *each in zip(evidence.ages, evidence.agree, evidence.left, strict=True)}
+    assert found[0.3] == [0.0, 1.0]
+    assert found[0.5][0] == 0.5
+    assert found[0.5][1] < 0.1
+    assert found[1.0] == [0.0, 1.0]  # all have ended
     few = fit_landing(Forecast([100.0] * 60), traces[:60]).evidence  # less is known from fewer
-    assert said[0.5][1] < few.left[few.ages.index(0.5)] < 1
+    assert found[0.5][1] < few.left[few.ages.index(0.5)] < 1
 
 
 def test_probes_say_nothing_if_agreement_has_nothing_to_do_with_the_answer():

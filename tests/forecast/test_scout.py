@@ -99,8 +99,8 @@ def test_answers_of_another_scout_or_to_other_questions_are_refused(models, trai
 
 def test_instructions_that_all_questions_share_do_not_matter(models, trained):
     cheap, dear = models
-    said = "Answer the question below with care.\n\n"
-    longer = [replace(trace, prompt=said + trace.prompt) for trace in cheap]
+    begin = "Answer the question below with care.\n\n"
+    longer = [replace(trace, prompt=begin + trace.prompt) for trace in cheap]
     asked = requests(dear[500:])
     wrapped = [replace(each, text=f"Think about it first. {each.text}") for each in asked]
     found = predict_all(trained.with_answers(ScoutAnswers(longer)), wrapped)

@@ -315,7 +315,7 @@ class Metered:
         return chunks(self._corrected.take(active), batch.cap[active], age, entry, self.anytime)
 
     def _chunks(self, active: NDArray[np.intp], age: NDArray[np.int64]) -> Chunks:
-        """The same with what probes said."""
+        """The same, with what probes found."""
         found = self.prospects(active, age)
         if not self.left:
             return found
