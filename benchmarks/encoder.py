@@ -1,7 +1,7 @@
 """Fine-tuned encoders compared with the text forecaster: the same training traces, the same test traces.
 
     python benchmarks/encoder.py BASE... --train TRACES... --test TRACES... [--cap TOKENS] [--epochs N] [--questions N]
-                                 [--max-length N] [--learning-rate X] [--threads N]
+                                 [--test-questions N] [--max-length N] [--learning-rate X] [--threads N]
 
 BASE is an encoder: a folder, or a name on the Hugging Face hub. Each is compared on every file of test traces; the
 forecaster that ships, adapted to the training traces, is compared as well. The average difference of each model from
@@ -80,6 +80,7 @@ def main() -> None:
     options.add_argument("--test", type=Path, nargs="+", required=True)
     options.add_argument("--cap", type=int, default=4096)
     options.add_argument("--questions", type=int, default=10**9)
+    options.add_argument("--test-questions", type=int, default=10**9, help="of each file, one answer to each")
     options.add_argument("--epochs", type=int, default=1)
     options.add_argument("--max-length", type=int, default=128)
     options.add_argument("--learning-rate", type=float, default=1e-4)
@@ -90,7 +91,11 @@ def main() -> None:
     traces = [trace for path in given.train for trace in read_traces(path) if trace.tokens > 0]
     few = traces_of_some(traces, given.questions)
     adjusted = without_habits(few)
-    tests = {path.name: [capped(trace, given.cap) for trace in read_traces(path)] for path in given.test}
+    tests = {}
+    for path in given.test:
+        first = {question_key(trace.prompt): trace for trace in reversed(list(read_traces(path)))}
+        some = traces_of_some(list(first.values()), given.test_questions)
+        tests[path.name] = [capped(trace, given.cap) for trace in some]
 
     def encoder(base: str) -> Forecaster:
         return EncoderForecaster(
