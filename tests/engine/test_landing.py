@@ -188,6 +188,20 @@ def test_a_landing_that_fails_costs_what_it_cost_and_loses_no_answer():
     assert result.text == model(work).text
 
 
+def test_a_run_that_is_stopped_keeps_the_answers_that_have_landed_at_their_limit():
+    """There is nothing left for a resumed run to do for them. Other parts of answers it continues."""
+    scheduler = make_scheduler(
+        Settings("index", "metered", concurrency=1, landing=LANDING, max_tokens=100), can_continue=lambda request: None
+    )
+    scheduler.add(requests(2), Forecast([100.0] * 2, 0.3))
+    for place, tokens in enumerate([100 - LANDING.tokens, 50]):
+        scheduler.restore(place, Completion("word " * tokens, tokens, "length", "server"))
+        scheduler.restore(place, Completion("7}", 4, "stop", "server"), landing=True)
+    results = {result.id: result for result in scheduler.close("the server is down")}
+    assert (results["q0"].outcome, results["q1"].outcome) == ("landed", "not_sent")
+    assert results["q0"].text.endswith(LANDING.text + "7}")
+
+
 def test_in_money_a_landing_pays_for_reading_the_answer_again():
     rates = Rates.dollars("0.15", "0.6")
     scheduler = make_scheduler(Settings("uniform", "reserved", concurrency=1, rates=rates, landing=LANDING))

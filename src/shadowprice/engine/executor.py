@@ -401,14 +401,14 @@ class _Loop:
         return self.scheduler.done(report)
 
     def close(self) -> None:
-        """Ends the other requests. Parts of answers become answers only if the run was not stopped."""
+        """Ends the other requests."""
         results = []
         with self.ledger.together():
             for result in self.scheduler.close(self.progress.stopped):
                 result = self._graded(result)
                 if result.completion is None:
                     self.ledger.note(result.id, result_line(result))
-                elif not self.progress.stopped:
+                else:
                     self.ledger.record(result.id, result_line(result))
                 results.append(result)
         for result in results:

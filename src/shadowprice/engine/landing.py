@@ -184,8 +184,10 @@ class Lander:
             yield self._result(place, cut, lands=not stopped)
         batch = self._inner.batch
         places = [place for place, ended in enumerate(batch.ended) if not ended]
+        # A resumed run continues what it can: not an answer that has landed at its limit.
+        complete = {place for place in self._done if batch.age(place) >= batch.cap[place]}
         for place, result in zip(places, self._inner.close(stopped), strict=True):
-            yield self._result(place, result, lands=not stopped)
+            yield self._result(place, result, lands=not stopped or place in complete)
 
     # --- the inner scheduler -------------------------------------------------------------------
 
