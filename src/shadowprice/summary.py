@@ -72,7 +72,7 @@ class Tally:
 
     def add_answer(self, answer: Completion) -> None:
         """An answer, or a part of one that has not become an answer."""
-        self.flags.update(answer.flags)
+        self.flags.update(answer.flags or (["not_counted"] if answer.usage_source == "assumed" else []))
         self.generated += answer.certain
         self.counted &= answer.usage_source == "server"
 
