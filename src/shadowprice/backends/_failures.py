@@ -209,6 +209,7 @@ def _is_id(word: str) -> bool:
     return (len(word) >= 12 and any(map(str.isdigit, word))) or bool(_HEX.fullmatch(word))
 
 
+_READABLE = 8192  # characters
 _TITLE = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
 _MARKUP = re.compile(r"<(script|style)\b.*?</\1>|<[^>]*>", re.IGNORECASE | re.DOTALL)
 
@@ -217,6 +218,7 @@ def _readable(content: str, status: int) -> str:
     """What a page in HTML says, or any other text as it is: `Bad Gateway`."""
     if not content.lstrip().startswith("<"):
         return content
+    content = content[:_READABLE]  # searching takes the square of it, where tags are not closed
     title = _TITLE.search(content)
     words = " ".join(unescape(title[1] if title else _MARKUP.sub(" ", content)).split())
     return words.removeprefix(str(status)).strip(" :-") or content

@@ -56,6 +56,7 @@ _TEXTS = ("model", "system", "teacher_model")  # arguments that are written into
 _FIXES = {
     errno.ENOENT: "check the path",
     errno.ENOTDIR: "check the path",
+    errno.EISDIR: "name a file",
     errno.EACCES: "check its permissions",
     errno.EPERM: "check its permissions",
     errno.EROFS: "choose a place that can be written",

@@ -59,7 +59,7 @@ class RunData:
     steps: Sequence[Step]
     teacher: Mapping[str, Any]  # a summary of the teacher's estimates, {} without a teacher
     stopped: str  # why nothing more was sent
-    violations: list[str]  # what was wrong with answers, in words
+    warnings: list[str]  # what was wrong with answers, in words
     files: Mapping[str, str]  # where answers and errors were written: paths on the machine of the run
     settings: Sequence[tuple[str, Any]]
     sandboxes: Sequence[str]  # levels that programs in answers were run at
@@ -117,7 +117,7 @@ def read_run(folder: Path) -> RunData:
         steps=_steps(account, graded),
         teacher=account.manifest.get("teacher") or {},
         stopped=stopped,
-        violations=[
+        warnings=[
             flag_in_words(flag, times)
             for flag, times in Counter(flag for view in views for flag in view.flags).most_common()
         ],
