@@ -123,7 +123,7 @@ def parse_budget(budget: int | float | str, queries: int, rates: Rates = TOKENS)
                 fix="write it as 200000, 200k, 1.5M, 256/query or $5",
             )
         dollar, number, suffix, per_query = match.groups()
-        if not (dollar or suffix) and _THOUSANDS_OR_DECIMALS.fullmatch(number):
+        if not (dollar or suffix or per_query) and _THOUSANDS_OR_DECIMALS.fullmatch(number):
             whole, _, decimals = number.partition(".")
             raise InputError(
                 f"budget {budget!r} has a point before three digits", fix=f"{whole}, or {whole}{decimals}?"
