@@ -42,7 +42,26 @@ def test_what_it_may_not(text):
         parse_budget(text, 10)
 
 
+@pytest.mark.parametrize("text", ["200.000", "1.000", "12.500"])
+def test_a_point_that_may_separate_thousands_is_asked_about(text):
+    whole, _, decimals = text.partition(".")
+    with pytest.raises(InputError, match=f"{whole}, or {whole}{decimals}"):
+        parse_budget(text, 10)
+    assert parse_budget("1.125k", 10) == 1125
+    assert parse_budget("12.125/query", 16) == 194
+
+
 class TestMoney:
+    def test_the_largest_budget_is_named_in_its_unit(self):
+        with pytest.raises(InputError, match=r"is above \$1,125,899"):
+            parse_budget("$2M", 1, self.RATES)
+        with pytest.raises(InputError, match=r"is above 1,125,899,906,842,624 tokens"):
+            parse_budget("99999999G", 1)
+
+    def test_one_that_a_shell_took_away_says_so(self):
+        with pytest.raises(InputError, match="in quotes"):
+            parse_budget("", 1)
+
     RATES = Rates.dollars(input="0.15", output="0.60", cached="0.075")
 
     def test_a_million_tokens_cost_what_the_price_list_says(self):

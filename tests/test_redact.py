@@ -183,8 +183,8 @@ class TestAnAddress:
     @pytest.mark.parametrize(
         "url", ["http://127.0.0.1:x/v1", "http://user:pass-word@127.0.0.1:99999/v1", "http://h:-1/"]
     )
-    def test_with_a_port_that_is_no_number(self, url):
-        with pytest.raises(InputError, match="the base URL is invalid: its port is not a number") as caught:
+    def test_with_an_invalid_port(self, url):
+        with pytest.raises(InputError, match="the base URL is invalid: its port is not one of 1 to 65535") as caught:
             OpenAIBackend(url, "m")
         assert "pass-word" not in str(caught.value)
 

@@ -31,6 +31,14 @@ def test_what_is_assumed_counts_as_generated_only_as_far_as_it_is_certain():
     assert (tally.generated, tally.counted) == (60, False)
 
 
+def test_answers_without_a_count_are_flagged_once_whatever_the_accounting():
+    tally = Tally()
+    tally.add(Result("a", "finished", completion=answer(100, "assumed", least=30)))
+    tally.add(Result("b", "finished", completion=answer(100, "assumed", flags=("usage_wrong",))))
+    tally.add(Result("c", "finished", completion=answer(100, "assumed", flags=("not_counted",))))
+    assert tally.flags == {"not_counted": 2, "usage_wrong": 1}
+
+
 def test_causes_are_the_most_frequent_first_and_messages_without_one():
     results = [failed("a", "lost"), failed("b", "x", cause="503"), failed("c", "y", cause="503")]
     assert [*causes_of([*results, Result("d", "declined")]).items()] == [("503", 2), ("lost", 1)]

@@ -18,7 +18,10 @@ from shadowprice.formats.templates import PLAIN, prompted
 from shadowprice.grading import check_code_grading, grade
 from shadowprice.grading.answers import boxes
 from shadowprice.run_folder import charged_before, place_of
-from shadowprice.types import Request, Result, Trace
+from shadowprice.summary import flags_of
+from shadowprice.types import Completion, Request, Result, Trace
+
+_CHARACTERS = 4  # of a token, where a length has to be guessed from a text
 
 
 def requests_for(
@@ -110,7 +113,7 @@ def graded(
             yield Trace(
                 id=question.id,
                 prompt=question.problem,
-                tokens=answer.tokens,
+                tokens=_length(answer),
                 correct=_is_correct(question, answer.text, unsafe_code, truncated=truncated),
                 truncated=truncated,
                 dataset=question.dataset,
@@ -124,13 +127,20 @@ def graded(
             )
 
 
+def _length(answer: Completion) -> int:
+    """The tokens of an answer; what the server did not count was charged its limit, which is not its length."""
+    if answer.usage_source != "assumed" or answer.finish == "length":
+        return answer.tokens
+    return min(answer.tokens, max(answer.certain, len(answer.text) // _CHARACTERS))
+
+
 def _extra(question: Question, result: Result, template: str, unsafe_code: bool) -> dict[str, Any]:
     """Further fields of a trace: the template unless it is plain, flags, and the probes."""
     extra: dict[str, Any] = {}
     if template != PLAIN:
         extra["template"] = template
-    if result.completion and result.completion.flags:
-        extra["flags"] = list(result.completion.flags)
+    if result.completion and (flags := flags_of(result.completion)):
+        extra["flags"] = list(flags)
     if probes := result.extra.get("probes"):
         # Age -> whether the final answer stated there is correct, its tokens, and the answer.
         extra["landed"] = {

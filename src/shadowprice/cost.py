@@ -25,6 +25,7 @@ from shadowprice.types import Usage
 
 _AMOUNT = r"(\d+(?:[_,]\d{3})*(?:\.\d+)?(?:[eE]\+?\d{1,2})?|\.\d+)"
 _SYNTAX = re.compile(rf"(\$?)\s*{_AMOUNT}\s*([kKmMgG]?)\s*(/\s*query)?")
+_THOUSANDS_OR_DECIMALS = re.compile(r"[1-9]\d{0,2}\.\d{3}")  # in many countries 200.000 is 200,000
 _SCALE = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 _NANO = 10**9  # nano-dollars in a dollar
 _MILLION = 10**6
@@ -114,12 +115,19 @@ def parse_budget(budget: int | float | str, queries: int, rates: Rates = TOKENS)
     if isinstance(budget, str):
         match = _SYNTAX.fullmatch(budget.strip()) if len(budget) < 100 else None
         if match is None:
+            if not budget.strip():
+                raise InputError("the budget is empty", fix="write it as 200k, or in quotes as '$5'")
             negative = budget.strip().startswith("-") and budget.strip(" -")[:1].isdigit()
             raise InputError(
                 f"budget {budget!r:.100} is {'negative' if negative else 'not an amount of tokens or money'}",
                 fix="write it as 200000, 200k, 1.5M, 256/query or $5",
             )
         dollar, number, suffix, per_query = match.groups()
+        if not (dollar or suffix or per_query) and _THOUSANDS_OR_DECIMALS.fullmatch(number):
+            whole, _, decimals = number.partition(".")
+            raise InputError(
+                f"budget {budget!r} has a point before three digits", fix=f"{whole}, or {whole}{decimals}?"
+            )
         if dollar and not rates.money:
             raise InputError(
                 f"budget {budget!r}: the cost of tokens is unknown",
@@ -140,7 +148,7 @@ def parse_budget(budget: int | float | str, queries: int, rates: Rates = TOKENS)
     if amount < 0:
         raise InputError(f"budget {budget!r} is negative", fix="give 0 or more")
     if amount > LARGEST:
-        raise InputError(f"budget {budget!r} is above {LARGEST} units", fix="give a smaller one")
+        raise InputError(f"budget {budget!r} is above {show(LARGEST, rates)}", fix="give a smaller one")
     return int(amount)
 
 

@@ -72,9 +72,14 @@ class Tally:
 
     def add_answer(self, answer: Completion) -> None:
         """An answer, or a part of one that has not become an answer."""
-        self.flags.update(answer.flags)
+        self.flags.update(flags_of(answer))
         self.generated += answer.certain
         self.counted &= answer.usage_source == "server"
+
+
+def flags_of(answer: Completion) -> tuple[str, ...]:
+    """What was wrong with an answer; a server that counts no tokens is, too."""
+    return answer.flags or (("not_counted",) if answer.usage_source == "assumed" else ())
 
 
 def causes_of(results: Iterable[Result]) -> dict[str, int]:

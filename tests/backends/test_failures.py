@@ -124,20 +124,30 @@ class TestNothing:
         assert row(meet(fails(status), {**CHAT, **fields})) == (Refused, 0, True)
 
     @pytest.mark.parametrize(
-        ("content", "kind"),
+        ("content", "kind", "says"),
         [
-            ("<!doctype html><html>Sign in first</html>", "text/html"),
-            ("It works!", "text/plain"),
-            ({"status": "ok"}, "application/json"),
-            ([1, 2], "application/json"),
-            ("", "text/html"),
-            ("", "text/plain"),
+            ("<!doctype html><html>Sign in first</html>", "text/html", ": Sign in first"),
+            ("<html><title>Log in</title><p>nonce 123456789abc</p></html>", "text/html", ": Log in"),
+            ("It works!", "text/plain", ": It works!"),
+            ({"detail": "Not authenticated"}, "application/json", ": Not authenticated"),
+            ({"status": "ok"}, "application/json", ': {"status": "ok"}'),
+            ([True, None], "application/json", ": [true, null]"),
+            ("", "text/html", ""),
+            ("", "text/plain", ""),
         ],
         ids=str,
     )
-    def test_a_status_200_without_a_completion(self, content, kind):
+    def test_a_status_200_without_a_completion_says_what_came_instead(self, content, kind, says):
         outcome = meet(answers(200, content, kind))
-        assert (*row(outcome), outcome.cause) == (Unavailable, 0, True, f"not a completion ({kind})")
+        assert (*row(outcome), outcome.cause) == (Unavailable, 0, True, f"not a completion ({kind}){says}")
+        assert str(outcome).endswith(f"({kind}){says}")
+
+    def test_an_invalid_field_is_named_as_fastapi_names_it(self):
+        detail = [
+            {"loc": ["body", "max_completion_tokens"], "msg": "extra fields not permitted", "type": "value_error"}
+        ]
+        outcome = meet(answers(422, {"detail": detail}))
+        assert str(outcome) == "422: body.max_completion_tokens: extra fields not permitted"
 
     def test_a_page_that_breaks_off(self):
         async def behave(request, reply):

@@ -174,6 +174,17 @@ class TestABrokenStream:
         done = meet(behave)
         assert (done.text, done.tokens, done.usage_source) == ("w0 w1 w2 ", 10, "assumed")
 
+    @pytest.mark.parametrize("said", [0, 3])
+    def test_a_stream_that_is_cut_within_an_event_has_no_end(self, said):
+        async def behave(request, reply):
+            await reply.head()
+            await reply.say(said)
+            await reply.send('data: {"choices": [{"del')
+
+        outcome = meet(behave)
+        assert isinstance(outcome, Unavailable)
+        assert (outcome.tokens, outcome.cause) == (None, "a stream without an end")
+
 
 class TestNothingHangs:
     @pytest.mark.parametrize(

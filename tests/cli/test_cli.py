@@ -24,6 +24,8 @@ class TestErrorsThatReachTheTop:
         ("error", "printed"),
         [
             (OSError(5, "Input/output error", "answers.jsonl"), "answers.jsonl: Input/output error"),
+            (OSError(28, "No space left on device"), "output: No space left on device (make room)"),
+            (PermissionError(13, "Permission denied", "x"), "x: Permission denied (check its permissions)"),
             (MemoryError(), "not enough memory (split the input, or lower --concurrency)"),
             (sqlite3.OperationalError("disk I/O error"), "the ledger cannot be used: disk I/O error (check the disk;"),
             (UnicodeEncodeError("utf-8", "a\udcff", 1, 2, "surrogates"), "'a\\udcff' is not text in UTF-8 (check"),

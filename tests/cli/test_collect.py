@@ -53,6 +53,22 @@ class TestTheCommand:
         (trace,) = read_traces(out)
         assert (trace.correct, trace.truncated, trace.response) == (False, True, "word ")
 
+    def test_what_a_server_does_not_count_is_charged_its_limit_and_not_recorded_as_that_long(
+        self, tmp_path, questions, capsys
+    ):
+        async def uncounted(request, reply):
+            await reply.head()
+            await reply.say(3)
+            await reply.finish()
+
+        out = tmp_path / "traces.jsonl"
+        with hostile.Server(uncounted) as server:
+            assert command(questions(), out, server, "--max-tokens", 500) == 0
+        assert {(t.tokens, t.truncated, tuple(t.extra["flags"])) for t in read_traces(out)} == {
+            (3, False, ("not_counted",))
+        }
+        assert capsys.readouterr().err == "warning: 5 answers: not counted by the server: charged their whole limit\n"
+
     def test_what_failed_is_reported_with_its_cause_and_answered_when_it_is_resumed(self, tmp_path, questions, capsys):
         async def refuses_some(request, reply):
             even = request.body["messages"][0]["content"] in ("Say 0", "Say 2", "Say 4")
@@ -120,8 +136,10 @@ class TestTheCommand:
         ("more", "printed"),
         [
             (["--probe"], "use --local"),
-            (["--samples", "0"], "--samples"),
-            (["--temperature", "-1"], "--temperature"),
+            (["--samples", "0"], "--samples 0 "),
+            (["--temperature", "-1"], "--temperature -1 "),
+            (["--temperature", "nan"], "--temperature nan "),
+            (["--max-tokens", "99999999999999999999"], "--max-tokens 99999999999999999999 "),
             (["--prompt-template", "nowhere"], "no such template"),
         ],
     )

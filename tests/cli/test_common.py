@@ -268,11 +268,22 @@ def test_a_mistyped_policy(capsys):
     arguments = ["run", write("q.txt", "Why?\n"), "--budget", 5, "--base-url", "http://127.0.0.1:9/v1"]
     for wrong, shown in (
         ("indx", "unknown policy 'indx' (did you mean index?)"),
+        ("INDEX", "unknown policy 'INDEX' (did you mean index?)"),
         ("magic", "(known are uniform, proportional, "),
         ("oracle", "policy oracle knows every length in advance, so it cannot be run"),
     ):
         assert command(*arguments, "--policy", wrong) == 2
         assert shown in capsys.readouterr().err
+
+
+def test_the_index_cannot_be_planned(capsys):
+    assert command("plan", write("q.txt", "Why?\n"), "--budget", 5, "--policy", "index") == 2
+    assert "cannot be planned (use expected; `shadowprice run` has the index)" in capsys.readouterr().err
+
+
+def test_an_address_as_the_input(capsys):
+    assert command("plan", "https://example.com/q.csv", "--budget", 5) == 2
+    assert "is an address, not a file (download it" in capsys.readouterr().err
 
 
 class TestBudgetsAndGold:

@@ -219,3 +219,9 @@ def test_an_empty_address_is_not_taken_for_a_model_on_this_machine(batch, capsys
     path = batch([request_line("q")])
     assert main(["run", str(path), "--budget", "100", "--base-url", "", "--quiet"]) == 2
     assert "the base URL is invalid" in capsys.readouterr().err
+
+
+def test_an_address_that_names_no_host_is_not_waited_for(batch, capsys):
+    path = batch([request_line("q")])
+    assert main(["run", str(path), "--budget", "100", "--base-url", "http://my server/v1", "--quiet"]) == 2
+    assert "the base URL is invalid" in capsys.readouterr().err

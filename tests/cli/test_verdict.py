@@ -242,6 +242,19 @@ def test_a_dense_text_that_is_not_counted_is_not_called_more_than_it_is(run, cap
     assert "0 of them beyond the budget" in line
 
 
+@pytest.mark.parametrize("accounting", ["reserved", "metered"])
+def test_a_server_that_counts_nothing_is_named_in_words(run, capsys, accounting):
+    async def uncounted(request, reply):
+        await reply.head()
+        await reply.say(3)
+        await reply.finish()
+
+    with hostile.Server(uncounted) as server:
+        assert run(server.url, "--policy", "uniform", "--accounting", accounting, "--max-tokens", 20) == 0
+    (warning,) = capsys.readouterr().err.splitlines()
+    assert warning == "warning: 24 answers: not counted by the server: charged their whole limit"
+
+
 @pytest.mark.slow
 def test_what_failed_requests_were_charged_is_in_the_summary(run, tmp_path, capsys):
     async def half(request, reply):

@@ -19,6 +19,7 @@ from shadowprice.formats.fixes import fix_for, fix_for_route
         ("backend_unavailable", "409: try again", "--resume later"),
         ("", "the server at http://127.0.0.1:9/v1 ignored a limit of 8 tokens: 61", "try the other"),
         ("request_refused", "400: This model's maximum context length is 4096 tokens", "shorten"),
+        ("request_refused", "422: body.max_completion_tokens: extra fields not permitted", "--limit-field max_tokens"),
         ("request_refused", "400: messages must alternate", "correct it"),
         ("backend_unavailable", "500: internal error", "log"),
         ("request_refused", "405: method not allowed", "--base-url"),

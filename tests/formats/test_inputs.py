@@ -94,6 +94,17 @@ class TestIds:
         assert len({each.id for each in one}) == 3
         assert one[2].id == f"{one[0].id}-2"
 
+    def test_a_question_may_be_repeated_very_often(self, file):
+        rows = "Why?\n" * 30_000  # one more step for each earlier one would take minutes
+        found = read_input(file("a.csv", f"question\n{rows}")).questions
+        assert len({each.id for each in found}) == 30_000
+        assert found[-1].id == f"{found[0].id}-30000"
+
+    def test_they_differ_from_those_that_are_given(self, file):
+        made = read_input(file("a.txt", "Why?\n")).questions[0].id
+        path = file("b.csv", f"id,question\n{made}-2,How?\n,Why?\n,Why?\n")
+        assert [each.id for each in read_input(path).questions] == [f"{made}-2", made, f"{made}-3"]
+
     def test_an_instruction_does_not_change_them(self, file):
         path = file("a.txt", "Why?\n")
         plain, worded = read_input(path), read_input(path, template="Be kind. {problem}", system="Be brief.")
@@ -116,6 +127,13 @@ class TestWhatIsUnderstood:
             "3 questions from a.csv: Question -> prompt, answer -> gold (math, exact; 1 without), id -> id"
         )
         assert found.gold == {"a": ("7", "math"), "b": ("x", "exact")}
+
+    def test_names_of_columns_may_be_written_in_capitals(self, file):
+        path = file("a.csv", "ID,Question,Answer,Grader,Dataset\na,Why?,7,exact,mine\n")
+        found = read_input(path, label="a.csv")
+        assert found.gold == {"a": ("7", "exact")}
+        assert found.questions[0].dataset == "mine"
+        assert "not used" not in found.understood
 
     def test_fields_may_be_named(self, file):
         path = file("a.csv", "Text of it,question,n,Key\nWhy?,no,7,a\n")
@@ -162,6 +180,9 @@ BAD = {
     "an array": ("a.json", '[{"question": "Why?"}]', r": is a JSON array, not lines .*jq -c '\.\[\]'"),
     "an object over lines": ("a.json", '{\n"question": "Why?"\n}', ":1: an object over several lines .*jq"),
     "broken JSON": ("a.jsonl", jsonl({"question": "a"}) + "{", ":2: not JSON"),
+    "NaN": ("a.jsonl", '{"question": "é", "answer": NaN}', r":1: not JSON: NaN or infinity at column 29 \(write null"),
+    "infinity": ("a.jsonl", '{"question": "é", "answer": -Infinity}', ":1: not JSON: NaN or infinity"),
+    "a login page": ("a.csv", "\n<!DOCTYPE html>\n<html><body>Sign in</body></html>", ": is a web page .*login"),
     "nothing": ("a.csv", "", ": has no questions"),
     "only a header": ("a.csv", "question,answer\n", ": has no questions"),
     "UTF-16": (

@@ -102,6 +102,12 @@ def test_numeric(answer, gold, wanted):
     assert agrees(found, wanted), found
 
 
+@pytest.mark.parametrize("grader", ["exact", "words"])
+def test_an_answer_of_one_endless_line_takes_no_longer_than_reading_it(grader):
+    """With the square of its length this would take minutes, while nothing else of a run goes on."""
+    assert grade(grader, f"The answer is a{'_' * 200_000}b", "a b").correct is False
+
+
 def test_the_tolerance_is_an_option():
     assert grade("numeric", "3.1", "3", relative=0.1).correct
     assert not grade("numeric", "3.1", "3", relative=0.01).correct

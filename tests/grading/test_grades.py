@@ -18,6 +18,23 @@ def test_an_invalid_gold_grades_nothing(kind):
     assert (found.correct, found.reason) == (None, "error")
 
 
+@pytest.mark.parametrize("kind", ["exact", "numeric", "math", "words", "choice"])
+def test_no_number_is_too_long_for_a_grade(kind):
+    nines = "9" * 5000  # more digits than Python converts
+    for answer in (rf"\boxed{{1e{nines}}}", nines, f"1/{nines}"):
+        assert grade(kind, answer, "B" if kind == "choice" else "5").correct is False
+
+
+def test_an_answer_that_a_grader_fails_at_is_ungraded(monkeypatch):
+    def fails(answer, gold):
+        raise OverflowError("too large")
+
+    monkeypatch.setitem(GRADERS, "numeric", fails)
+    assert grade("numeric", "5", "5") == Grade(None, "error", "OverflowError: too large")
+    with pytest.raises(TypeError):
+        grade("exact", "5", "5", colour="red")
+
+
 def test_an_unknown_grader_is_an_error_that_lists_the_known():
     with pytest.raises(InputError, match="known are math, exact, numeric, code, words, choice"):
         grade("taste", "sweet", "sour")

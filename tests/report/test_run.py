@@ -248,7 +248,7 @@ class TestOutcomes:
             "finished answers": 4 + 9,
         }
         page = run_report(tmp_path / "run")
-        assert "limit_ignored, 1 request." in page
+        assert "1 answer: longer than their limit: charged for all that arrived." in page
         assert "Charged beyond its grants, and covered by the budget: 15 tokens." in page
         assert "no &lt;b&gt;such&lt;/b&gt; model" in page
 

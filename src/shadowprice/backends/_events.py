@@ -168,7 +168,14 @@ def _integer(digits: str) -> int | float:
 def reason(event: Any) -> object:
     """The message of an error, in any of the forms that servers use."""
     error = event.get("error") or event if isinstance(event, dict) else event
-    return (error.get("message") or error.get("detail") or error) if isinstance(error, dict) else error
+    found = (error.get("message") or error.get("detail") or error) if isinstance(error, dict) else error
+    if isinstance(found, list) and found and all(isinstance(each, dict) and each.get("msg") for each in found):
+        return "; ".join(f"{_place(each.get('loc'))}{each['msg']}" for each in found)  # FastAPI
+    return found
+
+
+def _place(loc: object) -> str:
+    return f"{'.'.join(map(str, loc))}: " if isinstance(loc, list) else ""
 
 
 # --- forms -------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ from email.utils import parsedate_to_datetime
 from html import unescape
 from typing import Any
 
-from shadowprice.backends._events import ServerError, TooLong, reason
+from shadowprice.backends._events import Malformed, ServerError, TooLong, parse_json, reason
 from shadowprice.errors import BackendError, Denied, MissingExtra, Refused, Unavailable
 from shadowprice.redact import redact
 
@@ -93,7 +93,9 @@ class NoCompletion(Exception):
 
     def __init__(self, kind: str, content: bytes) -> None:
         super().__init__(kind)
-        self.generated = bool(_GENERATED.search(content.decode(errors="replace")))
+        text = content.decode(errors="replace")
+        self.generated = bool(_GENERATED.search(text))
+        self.says = _says(content, text)
 
 
 def checked_after_generating(body: Mapping[str, Any]) -> bool:
@@ -114,8 +116,9 @@ def failure(error: Exception, body: Mapping[str, Any] | None = None, *, begun: b
         cause, detail = _unconnected(error)
         return Unavailable(f"{cause}{detail}", tokens=0, cause=cause, sent=False)
     if isinstance(error, NoCompletion):
-        what = f"not a completion ({line(error)[:60]})"
-        return Unavailable(f"the server's answer is {what}", tokens=None if error.generated else 0, cause=what)
+        what = f"not a completion ({line(error)[:60]})" + f": {error.says}" * bool(error.says)
+        tokens = None if error.generated else 0
+        return Unavailable(f"the server's answer is {what}", tokens=tokens, cause=_stable(what))
     if isinstance(error, TimeoutError):
         if begun:
             return Unavailable("the server stopped within its answer", tokens=None, cause="stopped within its answer")
@@ -206,6 +209,7 @@ def _is_id(word: str) -> bool:
     return (len(word) >= 12 and any(map(str.isdigit, word))) or bool(_HEX.fullmatch(word))
 
 
+_READABLE = 8192  # characters
 _TITLE = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
 _MARKUP = re.compile(r"<(script|style)\b.*?</\1>|<[^>]*>", re.IGNORECASE | re.DOTALL)
 
@@ -214,9 +218,20 @@ def _readable(content: str, status: int) -> str:
     """What a page in HTML says, or any other text as it is: `Bad Gateway`."""
     if not content.lstrip().startswith("<"):
         return content
+    content = content[:_READABLE]  # searching takes the square of it, where tags are not closed
     title = _TITLE.search(content)
     words = " ".join(unescape(title[1] if title else _MARKUP.sub(" ", content)).split())
     return words.removeprefix(str(status)).strip(" :-") or content
+
+
+def _says(content: bytes, text: str) -> str:
+    """The beginning of what a server says instead of an answer: it often names what is wrong."""
+    try:
+        found = reason(parse_json(content))
+    except Malformed:
+        found = _readable(text, 200)
+    said = found if isinstance(found, str) else text
+    return line(said)[:100] if said else ""
 
 
 def _delay(headers: Mapping[str, str]) -> float | None:

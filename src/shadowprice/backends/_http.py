@@ -127,8 +127,8 @@ def _address(text: str) -> URL:
         url = URL(text.strip())
     except ValueError as error:
         port = "port" in str(error).lower()
-        raise InputError(f"the base URL is invalid{': its port is not a number' * port}", fix=fix) from None
-    if url.scheme not in ("http", "https") or not url.host:
+        raise InputError(f"the base URL is invalid{': its port is not one of 1 to 65535' * port}", fix=fix) from None
+    if url.scheme not in ("http", "https") or not url.host or any(map(str.isspace, url.host)):
         raise InputError("the base URL is invalid", fix=fix)
     return url
 

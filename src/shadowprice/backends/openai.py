@@ -66,7 +66,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from shadowprice.backends._charging import Density
 from shadowprice.backends._continuing import continuation, final_text
-from shadowprice.backends._events import EventParser, mapping, parse_json, read_body, read_event, whole
+from shadowprice.backends._events import EventParser, Malformed, mapping, parse_json, read_body, read_event, whole
 from shadowprice.backends._failures import NoCompletion, StatusError, checked_after_generating, failure
 from shadowprice.backends._http import Body, Client
 from shadowprice.backends._stream import Answer
@@ -290,7 +290,13 @@ class OpenAIBackend(AsyncContext):
         while True:
             events = parser.feed(chunk) if chunk else parser.end()
             for kind, data in events:
-                answer.add(read_event(kind, data))
+                try:
+                    event = read_event(kind, data)
+                except Malformed:
+                    if chunk:
+                        raise
+                    break  # cut off within an event: the end of the stream says more than half an event
+                answer.add(event)
             if answer.overrun:  # what has already arrived is still counted; nothing more is waited for
                 clock.reschedule(loop.time())
             elif events and answer.pieces:  # before the first piece a model may think, or wait its turn

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import signal
 import sqlite3
@@ -52,6 +53,17 @@ def _main(given: list[str]) -> int:
 
 
 _TEXTS = ("model", "system", "teacher_model")  # arguments that are written into files and requests
+_FIXES = {
+    errno.ENOENT: "check the path",
+    errno.ENOTDIR: "check the path",
+    errno.EISDIR: "name a file",
+    errno.EACCES: "check its permissions",
+    errno.EPERM: "check its permissions",
+    errno.EROFS: "choose a place that can be written",
+    errno.ENOSPC: "make room",
+    errno.EDQUOT: "make room",
+    errno.EMFILE: "allow more open files: ulimit -n 4096",
+}
 _BUG = (
     "This is a bug in shadowprice: please report it with the lines above. "
     "A run is kept in its folder: the same command with --resume continues it."
@@ -75,8 +87,8 @@ def _in_words(error: BaseException) -> str | None:
         case UnicodeEncodeError():  # names that are not UTF-8 can be files, but nothing else
             return f"{error.object!r:.60} is not text in UTF-8 (check the arguments)"
         case OSError():
-            fix = " (check the path)" if isinstance(error, FileNotFoundError) else ""
-            return f"{error.filename or 'output'}: {error.strerror or error}{fix}"
+            fix = _FIXES.get(error.errno or 0)
+            return f"{error.filename or 'output'}: {error.strerror or error}{f' ({fix})' if fix else ''}"
         case RecursionError():
             return "a request is nested too deeply (fix or remove it)"
         case MemoryError():

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from shadowprice.types import Trace
 
 PROBE_AGES = "0,16,32,64,128,192,256,384,512,768,1024,1536,25%,50%,75%"
+_MOST = 2**31 - 1  # of samples, tokens and requests: more is a mistake
 _DESCRIPTION = """\
 Answers every question under a large cap, grades the answers, and writes traces: the data that
 forecasters are trained on and experiments simulate. Greedy unless --temperature is given.
@@ -96,17 +99,18 @@ def collect(options: argparse.Namespace) -> int:
     from shadowprice.engine.fixed import Ages
     from shadowprice.formats.files import check_writable
     from shadowprice.formats.fixes import fix_for
+    from shadowprice.formats.flags import flag_in_words
     from shadowprice.formats.results import parse_result
     from shadowprice.formats.templates import read_template
     from shadowprice.formats.traces import write_traces
     from shadowprice.run_folder import RunFolder, lost_to_crashes
     from shadowprice.summary import causes_of
 
-    if min(options.samples, options.max_tokens, options.concurrency) < 1 or options.temperature < 0:
-        raise InputError(
-            "--samples, --max-tokens and --concurrency must be at least 1, --temperature at least 0",
-            fix="fix the number",
-        )
+    for name in ("samples", "max_tokens", "concurrency"):
+        if not 1 <= (given := getattr(options, name)) <= _MOST:
+            raise InputError(f"--{name.replace('_', '-')} {given}", fix=f"give 1 to {_MOST}")
+    if not 0 <= options.temperature < math.inf:
+        raise InputError(f"--temperature {options.temperature:g}", fix="give 0 or more")
     tolerated = tolerance(options)
     refuse_same_file(input=options.file, out=options.out)
     place = run_folder(options, options.out)
@@ -168,9 +172,11 @@ def collect(options: argparse.Namespace) -> int:
         folder.save(done=not progress.stopped, sandboxes=[sandbox] if sandbox else [])
         failures = [parse_result(line) for _, line in folder.ledger.notes()]
         lost = lost_to_crashes(folder.ledger)
-    _print_summary(options, traces, len(requests), sandbox)
+    _print_summary(options, traces, len(requests), sandbox, failed=sum(each.outcome == "failed" for each in failures))
     if lost and not options.json:
         print(f"lost: {lost_in_words(lost, TOKENS)}")
+    for flag, times in Counter(flag for trace in traces for flag in trace.extra.get("flags", ())).items():
+        print(f"warning: {flag_in_words(flag, times)}", file=sys.stderr)
     for cause, times in causes_of(failures).items():
         print(f"warning: {times:,} failed: {cause} ({fix_for('', cause)})", file=sys.stderr)
     if progress.stopped:
@@ -215,7 +221,9 @@ def _so_far(
     return _graded(questions, result_lines(Path(place)), options, str(asked.get("model", "")), template)
 
 
-def _print_summary(options: argparse.Namespace, traces: list[Trace], asked: int, sandbox: str) -> None:
+def _print_summary(
+    options: argparse.Namespace, traces: list[Trace], asked: int, sandbox: str, *, failed: int = 0
+) -> None:
     correct, cut = sum(bool(t.correct) for t in traces), sum(t.truncated for t in traces)
     tokens, missing = sum(t.tokens for t in traces), asked - len(traces)
     if options.json:
@@ -226,7 +234,9 @@ def _print_summary(options: argparse.Namespace, traces: list[Trace], asked: int,
     graded = sum(t.correct is not None for t in traces)
     share = f"{100 * correct / graded:.1f}% correct" if graded else "none graded" if traces else "none correct"
     print(f"{count(len(traces), 'trace')} -> {options.out}: {share}, {cut:,} cut at the cap", end="")
-    left = f"{missing:,} not answered yet" if options.so_far else f"{missing:,} failed"
+    left = f"{missing:,} not answered yet" if options.so_far else f"{failed:,} failed"
+    if missing > failed and not options.so_far:
+        left += f", {missing - failed:,} not sent"
     print(f", {tokens:,} tokens; {left}{where_programs_ran(sandbox)}")
 
 

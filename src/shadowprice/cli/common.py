@@ -100,8 +100,11 @@ def check_policy_name(policy: str, *more: str) -> None:
     if policy in HINDSIGHT:
         problem = f"policy {policy} knows every length in advance, so it cannot be run"
         raise InputError(problem, fix="`shadowprice reproduce` simulates it")
+    if policy == "index" and policy not in known:
+        problem = "policy index decides while answers are generated, so it cannot be planned"
+        raise InputError(problem, fix="use expected; `shadowprice run` has the index")
     if policy not in known:
-        near = difflib.get_close_matches(policy, known, 1)
+        near = difflib.get_close_matches(policy.casefold(), known, 1)
         fix = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
         raise InputError(f"unknown policy {policy!r:.40}", fix=fix)
 
@@ -179,6 +182,8 @@ def _stem(path: str) -> str:
 def refuse_folder(path: str) -> None:
     if os.path.isdir(path) or not path:
         raise InputError("is not a file", path=path or "''", fix="name a file of questions, or - to read one")
+    if path.startswith(("http://", "https://")):
+        raise InputError("is an address, not a file", path=path, fix="download it first")
 
 
 def refuse_existing(options: argparse.Namespace, *paths: str) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from shadowprice.cli.common import about, count, lost_in_words, shown, where_programs_ran
 from shadowprice.cost import Rates, prompts_in_words, show, show_beside, show_spent
 from shadowprice.formats.fixes import fix_for, fix_for_route
+from shadowprice.formats.flags import flag_in_words
 
 if TYPE_CHECKING:
     from shadowprice.distributed.outcomes import RayRun
@@ -62,7 +63,7 @@ def warnings(summary: Summary, rates: Rates) -> Iterator[str]:
     for name, reason in summary.dropped.items():
         yield f"route {name} was left out: {reason} ({fix_for_route(reason)})"
     for flag, times in summary.flags.items():
-        yield f"server violation: {flag} {times:,} times"
+        yield flag_in_words(flag, times)
     if summary.beyond_grants:
         yield _of_ignored_limits(summary, rates)
     if summary.stopped:
@@ -108,7 +109,7 @@ def _worth_of_more(summary: Summary, rates: Rates) -> str:
 def _of_teacher(teacher: dict[str, Any]) -> str:
     """A summary of the teacher's estimates."""
     whose = "of this budget" if teacher["charged"] else "not of this budget"
-    flags = "".join(f"; server violation: {flag} {times:,} times" for flag, times in teacher["flags"].items())
+    flags = "".join(f"; {flag_in_words(flag, times)}" for flag, times in teacher["flags"].items())
     return (
         f"{count(teacher['asked'], 'request')} asked about, {teacher['retried']:,} of them twice, "
         f"{teacher['fell_back']:,} fell back on the forecast; {count(teacher['tokens'], 'token')}, {whose}{flags}"

@@ -100,9 +100,11 @@ class Settings:
             raise InputError("several samples cannot be combined with landings", fix="leave one of them out")
         if self.accounting == "metered":
             if not self.reclaim:
-                raise InputError("no reclaim in metered accounting: only what is used counts", fix="use reserved")
+                raise InputError(
+                    "no reclaim in metered accounting: only what is used counts", fix="use reserved accounting"
+                )
             if self.samples != 1 and self.policy != "routes":
-                raise InputError("several samples in metered accounting", fix="use reserved")
+                raise InputError("several samples in metered accounting", fix="use reserved accounting")
 
     def command(self, budget: str) -> str:
         """The command line with the same settings."""

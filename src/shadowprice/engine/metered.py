@@ -198,7 +198,7 @@ class Metered:
         part = report.completion
         if part.usage_source == "assumed":
             self._counts = False
-            part = flagged(part, "not_counted")
+            part = part if part.flags else flagged(part, "not_counted")  # others say why its count is not known
         answer = join(report.work.so_far, part)
         over = is_over(part, report.work.grant, answer.tokens, batch.cap[place])
         over |= self.end_loops and is_looping(answer.text)

@@ -23,7 +23,10 @@ _FIXES = [
     (r"--context \d", f"raise --context to that; {_AGAIN}"),
     (r"see --context", f"raise --context; {_AGAIN}"),
     (r": 413\b|context.length|too long|maximum context", "shorten the request, in a new run"),
-    (r": 400\b.*max_(completion_)?tokens", f"it may want --limit-field max_tokens, or max_completion_tokens; {_AGAIN}"),
+    (
+        r": 4(00|22)\b.*max_(completion_)?tokens",
+        f"it may want --limit-field max_tokens, or max_completion_tokens; {_AGAIN}",
+    ),
     (r": 4\d\d\b|request_refused", "the server refuses the request itself: correct it, in a new run"),
     (r"no secure connection", f"is --base-url http:// and not https://, or its certificate not trusted? {_AGAIN}"),
     (r"no connection|connection refused|unknown host|name resolution", f"is the server up at --base-url? {_AGAIN}"),

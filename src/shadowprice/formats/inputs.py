@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -220,6 +221,8 @@ class _Columns:
     prompt: str
     gold: str | None
     id: str | None
+    grader: str | None = None
+    dataset: str | None = None
     others: tuple[str, ...] = ()  # fields of the first row that are not used
     like_gold: str | None = None  # the one of them that looks like the correct answers, if there are none
 
@@ -245,10 +248,12 @@ class _Columns:
             problem = "has instruction and input: the question is in two places"
             raise InputError(problem, path=label, line=line, fix="join them, or name one with --prompt-field NAME")
         gold, name = find(fields.gold, GOLDS, "--gold-field"), find(fields.id, IDS, "--id-field")
-        used = {prompt, gold, name, *_BESIDE, *(_SETTINGS if prompt == "messages" else ())}
+        beside = {field: names.get(field) for field in _BESIDE}
+        used = {prompt, gold, name, *beside.values(), *(_SETTINGS if prompt == "messages" else ())}
         others = {each: names[each] for each in names if each and names[each] not in used}
         texts = {each: there for each, there in others.items() if isinstance(row[there], str | int | float)}
-        return cls(prompt, gold, name, tuple(others.values()), None if gold else _first_of(_LIKE_GOLDS, texts))
+        like_gold = None if gold else _first_of(_LIKE_GOLDS, texts)
+        return cls(prompt, gold, name, **beside, others=tuple(others.values()), like_gold=like_gold)
 
     def in_words(self, form: str, questions: list[Question]) -> str:
         """`question -> prompt, answer -> gold (math)`."""
@@ -273,6 +278,7 @@ class _Columns:
 
 def _questions(rows: Iterator[Row], columns: _Columns, grader: str | None, label: str) -> Iterator[Question]:
     seen: set[str] = set()
+    made: Counter[str] = Counter()
     for number, row in rows:
         try:
             question = _question(row, columns, grader)
@@ -281,7 +287,7 @@ def _questions(rows: Iterator[Row], columns: _Columns, grader: str | None, label
         except InputError as error:
             raise located(error, label, number) from None
         if not question.id:
-            question = replace(question, id=_made_id(question, seen))
+            question = replace(question, id=_made_id(question, made, seen))
         seen.add(question.id)
         yield question
 
@@ -296,7 +302,7 @@ def _question(row: Mapping[str, Any], columns: _Columns, grader: str | None) -> 
         body |= {name: row[name] for name in _SETTINGS if row.get(name) is not None}
         limits_in(body)
     gold = gold_text(row.get(columns.gold), columns.gold) if columns.gold else ""
-    grader = grader or row.get("grader") or usual_grader(gold)
+    grader = grader or (row.get(columns.grader) if columns.grader else None) or usual_grader(gold)
     if grader not in GRADERS:
         raise InputError(f"unknown grader {grader!r:.40}", fix=f"choose one of {', '.join(GRADERS)}")
     name = row.get(columns.id) if columns.id else None
@@ -306,7 +312,7 @@ def _question(row: Mapping[str, Any], columns: _Columns, grader: str | None) -> 
         id="" if name is None else str(name).strip(),
         problem=text,
         gold=gold,
-        dataset=str(row.get("dataset") or ""),
+        dataset=str((columns.dataset and row.get(columns.dataset)) or ""),
         grader=grader,
         body=body,
     )
@@ -351,15 +357,18 @@ def _way_to_questions(row: Mapping[str, Any], *, tabular: bool) -> str:
     return f"{fix}, or begin with a line of column names" if tabular else fix
 
 
-def _made_id(question: Question, seen: set[str]) -> str:
-    """An id that is the same for the same question in every file; a repetition in one file ends in -2."""
+def _made_id(question: Question, made: Counter[str], seen: set[str]) -> str:
+    """An id that is the same for the same question in every file; a repetition in one file ends in -2.
+
+    `made` counts those made so far: a file may repeat one question a hundred thousand times.
+    """
     content = question.problem.encode() if question.body is None else orjson.dumps(question.body)
     name = f"q-{hashlib.sha256(content).hexdigest()[:12]}"
-    number, made = 1, name
-    while made in seen:
-        number += 1
-        made = f"{name}-{number}"
-    return made
+    while True:
+        made[name] += 1
+        found = name if made[name] == 1 else f"{name}-{made[name]}"
+        if found not in seen:
+            return found
 
 
 def _first_of(wanted: Iterable[str], names: Mapping[str, str]) -> str | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import io
 import os
+import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeAlias
@@ -35,6 +36,7 @@ _KINDS = {
     b"\xfd7zXZ": ("packed with xz", _UNPACK),
     b"\xff\xfe\0\0": ("UTF-32, not UTF-8", "convert it: iconv -f UTF-32 -t UTF-8 OLD > NEW"),
 }
+_WEB_PAGE = re.compile(rb"\s*<(!doctype html|html\b)", re.IGNORECASE)
 
 
 def read_lines(path: Path, label: str | None = None) -> Iterator[tuple[int, bytes]]:
@@ -108,6 +110,8 @@ def not_text(head: bytes) -> InputError | None:
     for start, (what, fix) in _KINDS.items():
         if head.startswith(start):
             return InputError(f"is {what}", fix=fix)
+    if _WEB_PAGE.match(head):
+        return InputError("is a web page", fix="download the file itself; the site may want a login")
     if head[:2] in (b"\xff\xfe", b"\xfe\xff") or max(head[0:200:2].count(0), head[1:200:2].count(0)) > 20:
         return InputError("looks like UTF-16, not UTF-8", fix="convert it: iconv -f UTF-16 -t UTF-8 OLD > NEW")
     if b"\0" in head:
@@ -129,6 +133,8 @@ def _not_json(line: bytes, error: orjson.JSONDecodeError) -> InputError:
         return _not_utf8(line, invalid.start)
     if "depth" in error.msg or "ecursion" in error.msg:  # the wording depends on orjson's version
         return too_deep()
+    if line.decode()[error.pos :].startswith(("NaN", "Infinity")):  # as Python's json module writes it
+        return InputError(f"not JSON: NaN or infinity at column {error.colno}", fix="write null")
     return InputError(f"not JSON: {error.msg} at column {error.colno}", fix="fix or remove the line")
 
 

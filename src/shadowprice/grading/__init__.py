@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from shadowprice.errors import InputError
+from shadowprice.errors import InputError, ShadowpriceError
 from shadowprice.grading.answers import grade_exact, grade_numeric
 from shadowprice.grading.grades import Grade, Reason
 from shadowprice.grading.levels import Limits, check_code_grading, sandbox
@@ -52,9 +52,14 @@ GRADERS: dict[str, Callable[..., Grade]] = {
 
 
 def grade(kind: str, answer: str, gold: str, *, truncated: bool = False, **options: Any) -> Grade:
-    """The grade of an answer. One that was cut at its limit is never correct."""
+    """The grade of an answer. One that was cut at its limit is never correct; one that cannot be read is ungraded."""
     if kind not in GRADERS:
         raise InputError(f"unknown grader {kind!r}", fix=f"known are {', '.join(GRADERS)}")
     if truncated:
         return Grade(False, "truncated")
-    return GRADERS[kind](answer, gold, **options)
+    try:
+        return GRADERS[kind](answer, gold, **options)
+    except ShadowpriceError:
+        raise
+    except (ValueError, ArithmeticError, LookupError, RecursionError) as error:  # models write anything
+        return Grade(None, "error", f"{type(error).__name__}: {error}"[:200])

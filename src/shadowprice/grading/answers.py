@@ -92,7 +92,7 @@ def normalised(text: str) -> str:
     """Without case, markup, LaTeX commands around text, surrounding punctuation, a leading article, extra space."""
     text = unicodedata.normalize("NFKC", plain_characters(text)).casefold()
     text = re.sub(r"\\(?:text|textbf|mathrm|mathbf|textit|operatorname)\s*\{([^{}]*)\}", r"\1", text)
-    text = re.sub(r"\\[,;!: ]|\\[()\[\]]|[*`$]|(?<!\w)_+|_+(?!\w)", " ", text)
+    text = re.sub(r"\\[,;!: ]|\\[()\[\]]|[*`$]|(?<!\w)_+|(?<!_)_+(?!\w)", " ", text)
     text = " ".join(text.split()).strip(" \t.,;:!?\"'“”‘’«»()[]{}<>#")
     return re.sub(r"^(?:the|an?) ", "", text)
 

@@ -230,7 +230,7 @@ _REWRITES = [
 def _boxed(text: str) -> str:
     """In the form math-verify reads best; without this, 5.3e-9 is a product with Euler's number."""
     text = plain_characters(text).strip().strip("$").strip()
-    float_form = re.fullmatch(r"([-+]?\d+(?:\.\d+)?)[eE]([-+]?\d+)", text)
+    float_form = re.fullmatch(r"([-+]?\d+(?:\.\d+)?)[eE]([-+]?\d{1,9})", text)
     if float_form:
         text = rf"{float_form[1]} \times 10^{{{int(float_form[2])}}}"
     for pattern, plain in _REWRITES:

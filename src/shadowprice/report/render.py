@@ -11,6 +11,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from shadowprice.errors import MissingExtra
+from shadowprice.formats.flags import flag_in_words
 from shadowprice.lab.compare import Row
 from shadowprice.report.rows import printable, shorten
 
@@ -54,7 +55,7 @@ def _environment() -> Environment:
         keep_trailing_newline=True,
         extensions=["jinja2.ext.do"],
     )
-    for function in (choices, filled, fixed, number, one_line, signed, tag_class):
+    for function in (choices, filled, fixed, flag_in_words, number, one_line, signed, tag_class):
         environment.filters[function.__name__] = function
     return environment
 

@@ -14,6 +14,7 @@ from shadowprice.accounts.view import REQUESTS, Account, Attempt, RequestView, i
 from shadowprice.cost import ALL_TOKENS, Rates, show
 from shadowprice.formats.asked import Asked, read_asked
 from shadowprice.formats.fixes import fix_for
+from shadowprice.formats.flags import flag_in_words
 from shadowprice.formats.results import DECLINED
 from shadowprice.report.labels import Variant
 from shadowprice.report.uniform import Uniform, uniform
@@ -58,7 +59,7 @@ class RunData:
     steps: Sequence[Step]
     teacher: Mapping[str, Any]  # a summary of the teacher's estimates, {} without a teacher
     stopped: str  # why nothing more was sent
-    violations: Counter[str]  # what servers did against their limits, by requests
+    warnings: list[str]  # what was wrong with answers, in words
     files: Mapping[str, str]  # where answers and errors were written: paths on the machine of the run
     settings: Sequence[tuple[str, Any]]
     sandboxes: Sequence[str]  # levels that programs in answers were run at
@@ -116,7 +117,10 @@ def read_run(folder: Path) -> RunData:
         steps=_steps(account, graded),
         teacher=account.manifest.get("teacher") or {},
         stopped=stopped,
-        violations=Counter(flag for view in views for flag in view.flags),
+        warnings=[
+            flag_in_words(flag, times)
+            for flag, times in Counter(flag for view in views for flag in view.flags).most_common()
+        ],
         files=account.manifest.get("files") or {},
         settings=_settings(account, asked),
         sandboxes=account.manifest.get("sandboxes") or (),
