@@ -48,10 +48,7 @@ class Response:
     async def begin(self) -> None:
         """Reads status and headers."""
         while not self.status:
-            try:
-                message, self.content = await self._protocol.read()
-            except HttpProcessingError as error:
-                raise aiohttp.ClientPayloadError(f"not HTTP: {error.message}") from error
+            message, self.content = await self._protocol.read()
             if message.code >= 200:  # those below announce another
                 self.status, self.headers = message.code, message.headers
 
@@ -97,6 +94,8 @@ class Connections:
                 connection.transport.write(sent)
                 await response.begin()
                 yield response
+            except HttpProcessingError as error:
+                raise aiohttp.ClientResponseError(like.request_info, (), message=error.message) from error
             finally:
                 timer.cancel()
         except BaseException:
