@@ -7,6 +7,8 @@ from shadowprice.cli import main
     ("options", "problem"),
     [
         (["--upstream", "nowhere", "--budget", "10"], "not an address"),
+        (["--upstream", "http:///v1", "--budget", "10"], "not an address"),
+        (["--upstream", "http://x:99999/v1", "--budget", "10"], "not an address"),
         (["--upstream", "http://x/v1", "--budget", "1M/week"], "unknown window"),
         (["--upstream", "http://x/v1", "--budget", "1/day", "--budget", "2/day"], "same window"),
         (["--upstream", "http://x/v1", "--budget", "10", "--port", "70000"], "--port 70000"),

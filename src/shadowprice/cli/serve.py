@@ -108,6 +108,7 @@ def _nothing() -> None:
 
 def _config(options: argparse.Namespace) -> Config:
     from shadowprice.cost import Rates
+    from shadowprice.formats.routes import is_address
     from shadowprice.gateway.config import Config, read_config, secret
     from shadowprice.gateway.tenants import parse_accounts
     from shadowprice.gateway.upstreams import Route
@@ -128,7 +129,7 @@ def _config(options: argparse.Namespace) -> Config:
         return replace(read_config(options.config), **given)
     if not options.budget:
         raise InputError("no --budget", fix="give one, as --budget 1M/day")
-    if not options.upstream.startswith(("http://", "https://")):
+    if not is_address(options.upstream):
         raise InputError("the upstream is not an address", fix="write it as http://127.0.0.1:8000/v1")
     if bool(options.rate_in) != bool(options.rate_out):
         raise InputError("one rate is missing", fix="give both --rate-in and --rate-out")
