@@ -52,7 +52,6 @@ _REACT = 0.05  # of the window: how fast mirror descent reacts
 _STEP = 0.5  # the most that the logarithm of the price changes at a time
 _HIGHEST = 1e12  # answers per budget: no market has a higher price
 _PAST = 0.25  # windows
-_NEW = 0.1  # windows in which nothing arrived, before the first
 _MARGIN = 0.75  # standard deviations
 _SLOTS = 48  # of a window, in which arrivals are counted
 _FORGET = 0.5  # the weight of the window before
@@ -247,8 +246,8 @@ class _Arrivals:
     def _total(self) -> float:
         """Arrivals expected in a window, judging by those so far."""
         seen = self.progress(self._time) - self.progress(self._first or 0.0)
-        if self._past is None:  # the first of all arrivals may have come together
-            return self.count / max(seen + _NEW * (1 - seen), 1e-3)
+        if self._past is None:
+            return self.count / max(seen, 1e-3)
         return (_PAST * self._past + self.count) / (_PAST + seen)
 
     @property
