@@ -119,13 +119,19 @@ class Forecast:
         for name in _COLUMNS:
             given = [(getattr(part, name), len(part)) for part in parts]
             if any(values is not None for values, _ in given):  # no tail: infinitely many degrees
-                some = [np.broadcast_to(np.inf if values is None else values, size) for values, size in given]
-                every[name] = np.concatenate(some)
+                every[name] = np.concatenate([_column(values, size) for values, size in given])
         shapes = {part.shape for part in parts if len(part)}
         return cls(**every, shape=shapes.pop() if len(shapes) == 1 else None) if parts else cls([])
 
     def __len__(self) -> int:
         return self.tokens.size
+
+
+def _column(values: Array | None, size: int) -> Array:
+    """A field of so many requests. Most parts have one, and `broadcast_to` would take longer than all else."""
+    if values is not None and values.shape == (size,):
+        return values
+    return np.broadcast_to(np.inf if values is None else values, size)
 
 
 _COLUMNS = ("tokens", "spread", "solve", "tail", "solved_tokens", "solved_spread")  # of a forecast

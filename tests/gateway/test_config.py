@@ -79,6 +79,8 @@ def test_all_of_it(read):
         ("max_tokens = 2048", "price = 0.1", None, ""),
         ('"1M/day"', '"1M/week"', None, "1M/week"),
         ('"http://127.0.0.1:8000/v1/"', '"127.0.0.1"', 8, "base_url"),
+        ('"http://127.0.0.1:8000/v1/"', '"http://[::1/v1"', 8, "base_url"),
+        ('"http://127.0.0.1:8000/v1/"', '"http:///v1"', 8, "base_url"),
         ("rates = { input = 0.15, cached = 0.05, output = 0.60 }", "rates = { output = 1 }", 10, "rates"),
         ("rates = { input = 1, output = 4.00 }", "", None, "cost of 'large' is unknown"),
         ('api_key_env = "SMALL_KEY"', 'api_key_env = "NOT_SET"', 12, "NOT_SET is not set"),

@@ -32,7 +32,7 @@ from shadowprice.formats.files import read_regular
 from shadowprice.formats.jsonl import decoded
 from shadowprice.types import Request
 
-__all__ = ["Lines", "Route", "check_contexts", "parse_route", "read_routes"]
+__all__ = ["Lines", "Route", "check_contexts", "is_address", "parse_route", "read_routes"]
 
 _RATES = ("input", "output", "cached")
 _REQUIRED = "name", "rates"
@@ -170,14 +170,12 @@ def parse_route(table: dict[str, Any], number: int, lines: Lines, environ: Mappi
     if "local" in table and ("api_key_env" in table or "model" in table):
         key = "model" if "model" in table else "api_key_env"
         fail(f"{key} of a model on this machine", key, fix="leave it out: local names the model")
-    if "base_url" in table:
-        address = urlsplit(table["base_url"])
-        if address.scheme not in ("http", "https") or not address.netloc:
-            fail(
-                f"base_url {table['base_url']!r:.80} is not an address",
-                "base_url",
-                fix="write it as http://127.0.0.1:8000/v1",
-            )
+    if "base_url" in table and not is_address(table["base_url"]):
+        fail(
+            f"base_url {table['base_url']!r:.80} is not an address",
+            "base_url",
+            fix="write it as http://127.0.0.1:8000/v1",
+        )
     variable = table.get("api_key_env")
     if variable is not None and not environ.get(variable, "").strip():
         fail(f"the environment variable {variable:.60} is not set", "api_key_env", fix=f"export {variable:.60}=...")
@@ -187,6 +185,15 @@ def parse_route(table: dict[str, Any], number: int, lines: Lines, environ: Mappi
         if not os.path.isdir(folder):
             fail(f"no folder {folder:.120}", "forecaster", fix="name one that `shadowprice train` made")
     return Route(**{**table, "rates": _rates(table["rates"], fail), "forecaster": folder})
+
+
+def is_address(url: str) -> bool:
+    """Whether a server can have this URL."""
+    try:
+        address = urlsplit(url)
+        return address.scheme in ("http", "https") and bool(address.hostname) and address.port != 0
+    except ValueError:  # a port or an IPv6 address that cannot be
+        return False
 
 
 def _rates(table: Any, fail: Callable[..., NoReturn]) -> Rates:

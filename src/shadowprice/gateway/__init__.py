@@ -7,6 +7,7 @@ appraisal   forecasts and offers of requests that arrive in the same moment
 admission   how many tokens a request buys at the posted prices; pure
 prices      the price of every account, moved so that its budget lasts
 upstreams   which server gets a request, and which one if that fails
+connections to them: aiohttp's, with fewer layers
 relay       one attempt: what arrives is passed on, counted and charged
 landing     the final answer of one that was cut
 once        one answer for every Idempotency-Key

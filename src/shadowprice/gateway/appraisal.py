@@ -1,7 +1,8 @@
 """Forecasts and offers of live requests. Those that arrive in the same moment are computed together.
 
-Nearly all of the cost of a forecast is that of calling NumPy, and not of the numbers in it: of 8 requests together it
-is about a third of that of 8 requests one by one (`benchmarks/gateway.py --parts`).
+Nearly all of the cost of offers is that of calling NumPy, and not of the numbers in them: of 8 requests together it is
+about a third of that of 8 requests one by one (`benchmarks/gateway.py --parts`). So it is with the forecasts of an
+encoder. Those of the text forecaster cost as much one by one, so where nobody needs offers, nothing waits for them.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 
 from shadowprice.errors import MarketError
 from shadowprice.forecast import Predictor
+from shadowprice.forecast.text import TextForecaster
 from shadowprice.gateway.admission import Terms, offers_of
 from shadowprice.market.posted import Offers
 from shadowprice.types import Forecast, Request
@@ -71,11 +73,12 @@ class Appraiser:
 
     def __init__(self, predictor: Predictor) -> None:
         self._predictor = predictor
+        self._gains = not isinstance(predictor, TextForecaster)  # from forecasting several requests together
         self._waiting: list[_Waiting] = []
 
     async def __call__(self, text: str, terms: Terms, wanted: bool = True, *, alone: bool = False) -> Appraisal:
         """`alone`: nothing else is under way, so there is nothing to wait for."""
-        if alone:
+        if alone or not (wanted or self._gains):
             return self._one(text, terms, wanted)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Appraisal] = loop.create_future()

@@ -21,13 +21,13 @@ from shadowprice.errors import MissingExtra
 from shadowprice.formats.landings import Landing
 from shadowprice.gateway.admission import Decision
 from shadowprice.gateway.bodies import Ask, limited
+from shadowprice.gateway.connections import Response
 from shadowprice.gateway.relay import Attempt
 from shadowprice.gateway.upstreams import Upstream, Upstreams
 from shadowprice.grading.answers import boxes
 from shadowprice.types import Usage
 
 try:
-    import aiohttp
     from aiohttp import web
 except ImportError:
     raise MissingExtra("gateway", "the gateway") from None
@@ -97,7 +97,7 @@ class _Final(Attempt):
 
     text, finish = "", "length"
 
-    async def _relay(self, request: web.BaseRequest, response: aiohttp.ClientResponse) -> web.StreamResponse:
+    async def _relay(self, request: web.BaseRequest, response: Response) -> web.StreamResponse:
         parser = EventParser(_EVENT)
         try:
             async for chunk in response.content.iter_any():

@@ -30,6 +30,7 @@ from shadowprice.backends._merge import generated_texts
 from shadowprice.backends._stream import Answer
 from shadowprice.errors import BackendError, MissingExtra
 from shadowprice.gateway.bodies import EMBEDDINGS, Ask, written
+from shadowprice.gateway.connections import Response
 from shadowprice.gateway.upstreams import HOP, Upstream, Upstreams
 from shadowprice.types import Usage
 
@@ -88,7 +89,7 @@ class Attempt:
             given: Mapping[str, str] = request.headers
             if self._new:
                 given = {name: value for name, value in given.items() if name.lower() != "idempotency-key"}
-            async with await self._upstreams.open(
+            async with self._upstreams.open(
                 self._upstream, "POST", self._ask.endpoint, query, given, content
             ) as response:
                 if not 200 <= response.status < 300:
@@ -109,7 +110,7 @@ class Attempt:
         if failed.tokens is not None:
             self.usage = Usage(failed.tokens, self._prompt if failed.tokens else 0)
 
-    async def _refused(self, response: aiohttp.ClientResponse) -> web.Response:
+    async def _refused(self, response: Response) -> web.Response:
         content = await _some(response, 2**20)
         text = content.decode(errors="replace")
         try:
@@ -120,7 +121,7 @@ class Attempt:
         headers = kept_headers(response, self._headers())
         return web.Response(status=response.status, body=content, headers=headers)
 
-    async def _whole(self, response: aiohttp.ClientResponse) -> web.Response:
+    async def _whole(self, response: Response) -> web.Response:
         content = await _some(response, _ANSWER)
         try:
             parsed = parse_json(content)
@@ -136,7 +137,7 @@ class Attempt:
         headers = kept_headers(response, self._headers())
         return web.Response(status=response.status, body=content, headers=headers)
 
-    async def _relay(self, request: web.BaseRequest, response: aiohttp.ClientResponse) -> web.StreamResponse:
+    async def _relay(self, request: web.BaseRequest, response: Response) -> web.StreamResponse:
         reply = web.StreamResponse(status=response.status, headers=kept_headers(response, self._headers()))
         await reply.prepare(request)
         parser, rest, keep = EventParser(_EVENT), b"", "Idempotency-Key" in request.headers
@@ -231,7 +232,7 @@ async def pass_on(
 ) -> web.StreamResponse:
     """Everything that is not understood: there and back unchanged."""
     try:
-        async with await upstreams.open(
+        async with upstreams.open(
             upstream, request.method, end, request.rel_url.raw_query_string, request.headers, content
         ) as response:
             reply = web.StreamResponse(status=response.status, headers=kept_headers(response))
@@ -290,7 +291,7 @@ def split_events(data: bytes) -> list[bytes]:
     return [*found, data[start:]]
 
 
-async def _some(response: aiohttp.ClientResponse, most: int) -> bytes:
+async def _some(response: Response, most: int) -> bytes:
     parts, size = [], 0
     async for chunk in response.content.iter_any():
         parts.append(chunk)
@@ -299,7 +300,7 @@ async def _some(response: aiohttp.ClientResponse, most: int) -> bytes:
     return b"".join(parts)
 
 
-def kept_headers(response: aiohttp.ClientResponse, ours: Mapping[str, str] | None = None) -> list[tuple[str, str]]:
+def kept_headers(response: Response, ours: Mapping[str, str] | None = None) -> list[tuple[str, str]]:
     """The headers of a response that concern the client, and `ours`, in lower case, instead of those of these names."""
     ours = ours or {}
     kept = response.headers.items()  # several may have one name

@@ -8,7 +8,6 @@ charged on its own (`server`), so that fallbacks stay inside the same budgets.
 from __future__ import annotations
 
 import asyncio
-import io
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -17,19 +16,14 @@ from typing import Any
 
 from shadowprice.backends._charging import Density
 from shadowprice.cost import Rates
-from shadowprice.errors import BackendError, Denied, MissingExtra, Unavailable
+from shadowprice.errors import BackendError, Denied, Unavailable
 from shadowprice.formats.landings import Landing
-
-try:
-    import aiohttp
-except ImportError:
-    raise MissingExtra("gateway", "the gateway") from None
+from shadowprice.gateway.connections import Connections, Response
 
 __all__ = ["AUTO", "HOP", "Route", "Upstream", "Upstreams", "can_fall_back"]
 
 AUTO = "auto"  # the model of a request that leaves the choice to the gateway
 
-_LARGE = 2**20  # bytes; aiohttp wants larger requests as files
 _PAUSE = 5.0  # seconds in which a route that cannot be reached comes after its fallbacks
 # Headers that belong to one connection, and those that are for the gateway.
 HOP = {
@@ -104,15 +98,10 @@ class Upstreams:
         self.takes_any = next((each for each in self._all.values() if not each.route.model), None)
         self._by_model = {each.route.model: each for each in reversed(named)} | self._all
         self._keys = keys
-        timeout = aiohttp.ClientTimeout(total=600, sock_connect=10)
-        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=30)
-        # A cookie that a server sets for one client must not reach another: they are passed on, and not kept.
-        self._client = aiohttp.ClientSession(
-            timeout=timeout, connector=connector, auto_decompress=True, cookie_jar=aiohttp.DummyCookieJar()
-        )
+        self._connections = Connections()
 
     async def close(self) -> None:
-        await self._client.close()
+        await self._connections.close()
 
     @property
     def names(self) -> list[str]:
@@ -143,9 +132,9 @@ class Upstreams:
             for name, each in self._all.items()
         ]
 
-    async def open(
+    def open(
         self, upstream: Upstream, method: str, end: str, query: str, given: Mapping[str, str], content: bytes
-    ) -> aiohttp.ClientResponse:
+    ) -> AbstractAsyncContextManager[Response]:
         """The server's response, whatever its status; `query` as it is in a URL."""
         route = upstream.route
         dropped = _HOP_AND_KEYS if self._keys or route.api_key else HOP
@@ -157,9 +146,7 @@ class Upstreams:
         headers.append(("Accept-Encoding", "identity"))
         if route.api_key:
             headers.append(("Authorization", f"Bearer {route.api_key}"))
-        url = f"{upstream.url}{end}{'?' if query else ''}{query}"
-        data = io.BytesIO(content) if len(content) > _LARGE else content or None
-        return await self._client.request(method, url, data=data, headers=headers, allow_redirects=False)
+        return self._connections.request(method, f"{upstream.url}{end}{'?' if query else ''}{query}", headers, content)
 
 
 def can_fall_back(error: BackendError) -> bool:
