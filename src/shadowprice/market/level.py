@@ -1,0 +1,87 @@
+r"""A common level: all answers may grow to the same age, whatever their forecasts say of each.
+
+With A, F and C as in `gittins`, seen from the age t_i that the answer to query i has reached, a level u costs and gains
+
+    cost(u) = sum_i (C_i(u) - C_i(t_i)) / (1 - F_i(t_i))      gain(u) = sum_i (A_i(u) - A_i(t_i)) / (1 - F_i(t_i))
+
+over all answers below it, and the level of a budget is where they meet: cost(u) = budget. It is what dividing the
+budget equally comes to where tokens count as they are generated. Only the sums count, so what forecasts
+say of single queries may be wrong, and the order of the index needs more than that: by these forecasts it
+never gains less.
+
+Levels below and above u are steps on the way there, because the sums may be wrong too. A step to the age s is given the
+index gain(u) / cost(u) * u / s: the lower step is served first, and at the level itself the index is what a token is
+expected to gain.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from shadowprice.arrays import Array
+from shadowprice.market.anytime import Anytime
+from shadowprice.market.gittins import Chunks, along, last_ages
+from shadowprice.types import Forecast
+
+_GRID = 48  # levels that are compared, evenly spaced in the logarithm
+_STEPS = (0.25, 0.5, *(1.15**k for k in range(-4, 6)), 2.5, 3.0)  # around the level; from there on each twice the last
+
+
+@dataclass(frozen=True)
+class Level:
+    """The age that all answers are expected to reach, and the correct answers that they are expected to gain."""
+
+    age: float
+    value: float
+    index: float  # correct answers per token
+
+    def steps(self, last: float) -> Array:
+        """Ages to stop at on the way, whole tokens, up to beyond the last."""
+        ages = [share * self.age for share in _STEPS]
+        while ages[-1] < last:
+            ages.append(2 * ages[-1])
+        return np.unique(np.ceil(ages))
+
+
+def level_of(
+    forecast: Forecast, cap: Array, age: Array, entry: Array, budget: float, anytime: Anytime | None = None
+) -> Level:
+    """The level of a budget; the other arguments are those of `chunks`."""
+    last = last_ages(forecast, age, cap)
+    ages = np.geomspace(1.0, max(2.0, float(last.max(initial=0.0))), _GRID)
+    gained, cost = _from_now(forecast, ages, last, age, entry, anytime)
+    total, value = cost.sum(axis=0), gained.sum(axis=0)
+    reached, worth = float(np.interp(budget, total, ages)), float(np.interp(budget, total, value))
+    return Level(reached, worth, worth / max(1.0, min(budget, float(total[-1]))))
+
+
+def steps_to(
+    level: Level, forecast: Forecast, cap: Array, age: Array, entry: Array, anytime: Anytime | None = None
+) -> Chunks:
+    """The chunks of all queries on their way to the level and beyond it."""
+    last = last_ages(forecast, age, cap)
+    ages = level.steps(float(last.max(initial=0.0)))
+    _, cost = _from_now(forecast, ages, last, age, entry, anytime)
+    stops = np.clip(ages, age[:, None], np.maximum(last, age)[:, None])
+    new = np.diff(stops, axis=1, prepend=age[:, None]) > 0
+    stop = np.floor(stops[new])
+    return Chunks(
+        np.concatenate([[0], np.cumsum(new.sum(axis=1))]),
+        age.astype(np.int64),
+        stop.astype(np.int64),
+        level.index * level.age / stop,
+        np.diff(cost, axis=1, prepend=0.0)[new],
+    )
+
+
+def _from_now(
+    forecast: Forecast, levels: Array, last: Array, now: Array, entry: Array, anytime: Anytime | None
+) -> tuple[Array, Array]:
+    """By query and level, what is gained and spent from the present age on. Every step is entered anew."""
+    ages = np.clip(np.append(0.0, levels), now[:, None], np.maximum(last, now)[:, None])
+    gained, alive, cost = along(forecast, ages, anytime)
+    to_enter = entry[:, None] * alive[:, :-1] * (np.diff(ages, axis=1) > 0)
+    cost[:, 1:] += np.cumsum(to_enter, axis=1)
+    return (gained[:, 1:] - gained[:, :1]) / alive[:, :1], cost[:, 1:] / alive[:, :1]
