@@ -9,9 +9,9 @@ budget equally comes to where tokens count as they are generated. Only the sums 
 say of single queries may be wrong, and the order of the index needs more than that: by these forecasts it
 never gains less.
 
-Levels below and above u are steps on the way there, because the sums may be wrong too. A step to the age s is given the
-index gain(u) / cost(u) * u / s: the lower step is served first, and at the level itself the index is what a token is
-expected to gain.
+The sums may be wrong too, so answers go there in steps: first to the age that the budget reaches even if none of them
+ends, then a tenth further each time. A step to the age s has the index gain(u) / cost(u) * u / s: the lower step is
+served first, and at the level itself the index is what a token is expected to gain.
 """
 
 from __future__ import annotations
@@ -26,22 +26,23 @@ from shadowprice.market.gittins import Chunks, along, last_ages
 from shadowprice.types import Forecast
 
 _GRID = 48  # levels that are compared, evenly spaced in the logarithm
-_STEPS = (0.25, 0.5, *(1.15**k for k in range(-4, 6)), 2.5, 3.0)  # around the level; from there on each twice the last
+_STEP, _LEAP = 1.1, 2.0  # from one step to the next, below twice the level and beyond it
 
 
 @dataclass(frozen=True)
 class Level:
-    """The age that all answers are expected to reach, and the correct answers that they are expected to gain."""
+    """The age that all answers are expected to reach, and the one that they reach even if none of them ends."""
 
     age: float
-    value: float
-    index: float  # correct answers per token
+    sure: float
+    value: float  # correct answers expected on the way
+    index: float  # the same per token
 
     def steps(self, last: float) -> Array:
-        """Ages to stop at on the way, whole tokens, up to beyond the last."""
-        ages = [share * self.age for share in _STEPS]
+        """Ages to stop at on the way, whole tokens, up to the last."""
+        ages = [max(1.0, self.sure)]
         while ages[-1] < last:
-            ages.append(2 * ages[-1])
+            ages.append(ages[-1] * (_STEP if ages[-1] < 2 * self.age else _LEAP))
         return np.unique(np.ceil(ages))
 
 
@@ -53,8 +54,11 @@ def level_of(
     ages = np.geomspace(1.0, max(2.0, float(last.max(initial=0.0))), _GRID)
     gained, cost = _from_now(forecast, ages, last, age, entry, anytime)
     total, value = cost.sum(axis=0), gained.sum(axis=0)
-    reached, worth = float(np.interp(budget, total, ages)), float(np.interp(budget, total, value))
-    return Level(reached, worth, worth / max(1.0, min(budget, float(total[-1]))))
+    unended = (np.clip(ages, age[:, None], np.maximum(last, age)[:, None]) - age[:, None]).sum(axis=0)
+    reached, sure, worth = (
+        float(np.interp(budget, *each)) for each in ((total, ages), (unended, ages), (total, value))
+    )
+    return Level(reached, sure, worth, worth / max(1.0, min(budget, float(total[-1]))))
 
 
 def steps_to(
