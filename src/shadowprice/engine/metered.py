@@ -8,6 +8,9 @@ the level, the spread, the slope and the shape of all lengths are estimated agai
 known: the lengths of answers that ended, and that the others are longer than what they have generated. A run does not
 learn from grades, so the chance of a correct answer stays as forecast.
 
+**A guard.** Where the index promises little more than dividing what is left equally, all answers grow to one level
+instead (`engine.guard`, `market.level`).
+
 **Two ways of pausing.** If an answer can be continued from a part of it, its request waits between chunks while others
 generate. If not, it is answered in one go, with a limit at the age where its index falls below the price. The limit
 has to end it: if the connection were closed instead, it would be unknown how much the server generated before it
