@@ -20,7 +20,7 @@ def decided(forecast, budget, lessons=2, age=0.0, leveled=False):
     known = forecast.take(np.arange(n)), np.full(n, float(CAP)), np.full(n, age), np.zeros(n)
     made = Guard()
     made.level = level_of(*known, budget) if leveled else None
-    made.decide(chunks(*known), *known, budget, None, lessons)
+    made.decide(lessons, forecast, chunks(*known), known, budget)
     return made.level
 
 

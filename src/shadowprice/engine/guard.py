@@ -1,11 +1,13 @@
 """Whether a run follows the index, or lets all answers grow to one level (`market.level`).
 
-By its own forecasts the index is never worse than a level. But what it gains by the law of all lengths, and not by what
-forecasts say of one request and not of another, is uncertain: the stream differs from the traces that the law was
-learned from, and a run that stops each answer too early never sees that the next tokens would have ended it. So the
-index has to promise more than a level, by the forecasts as they were corrected in this run: the more, the less they
-tell requests apart, and clearly more once all answers grow to a level, because what was spent on that is lost with
-another order.
+By its own forecasts the index is never worse than a level. But where forecasts hardly tell requests apart, it is better
+by the law of all lengths alone, and that is uncertain: the stream differs from the traces that the law was learned
+from, and a run that stops each answer too early never sees that the next tokens would have ended it. So the index has to
+promise clearly more than a level there, by the forecasts as they were corrected in this run; and more still once all
+answers grow to a level, because what was spent on that is lost with another order. Where forecasts do tell requests
+apart, their order is worth more than a level even if the law is wrong.
+
+Where landings have a value (`market.anytime`) the index is followed: levels were not tried with them.
 
 Before the second lesson nothing is decided: by then the first answers have shown, in the order of the index, how
 long answers of this run are. A level that is wrong about that is reached by all answers, and ends none of them.
@@ -16,15 +18,13 @@ from __future__ import annotations
 import numpy as np
 
 from shadowprice.arrays import Array
-from shadowprice.market.anytime import Anytime
 from shadowprice.market.gittins import Chunks
 from shadowprice.market.level import Level, level_of
 from shadowprice.types import Forecast
 
 _FIRST = 2  # lessons
-# The share of what the index promises that has to be more than a level gives, where forecasts are alike: to leave the
-# index, and to return to it.
-_LEAVE, _RETURN = 0.1, 0.3
+_ALIKE = 0.9  # of the variance is left by forecasts that hardly tell requests apart
+_LEAVE, _RETURN = 0.1, 0.3  # of what the index promises: less than that above a level, and it is left; more, and back
 _MOST = 1000  # requests that are looked at
 
 
@@ -36,33 +36,29 @@ class Guard:
 
     def decide(
         self,
-        plan: Chunks,
-        forecast: Forecast,
-        cap: Array,
-        age: Array,
-        entry: Array,
-        budget: float,
-        anytime: Anytime | None,
         lessons: int,
+        everybody: Forecast,
+        plan: Chunks,
+        known: tuple[Forecast, Array, Array, Array],
+        budget: float,
     ) -> None:
-        """From the chunks of the requests that wait, and what they were computed from; `lessons` taken so far."""
+        """From the forecasts of all requests, and of those that wait: their chunks and what these were made from."""
         before, self.level = self.level, None
-        if lessons < _FIRST or not len(plan):
+        if lessons < _FIRST or not len(plan) or _alike(everybody) < _ALIKE:
             return
-        step = -(-age.size // _MOST)
-        some = np.arange(0, age.size, step)
-        budget *= some.size / age.size
-        theirs = forecast.take(some)
-        level = level_of(theirs, cap[some], age[some], entry[some], budget, anytime)
-        promised = (plan if step == 1 else plan.take(some)).value(budget)
-        more = _alike(theirs) * (_LEAVE if before is None else _RETURN)
-        if level.value > 0 and level.value >= (1 - more) * promised:
+        requests = len(plan.age)
+        some = np.arange(0, requests, -(-requests // _MOST))
+        forecast, *rest = known
+        budget *= some.size / requests
+        level = level_of(forecast.take(some), *(each[some] for each in rest), budget)
+        promised = plan.take(some).value(budget)
+        if 0 < level.value >= (1 - (_RETURN if before else _LEAVE)) * promised:
             self.level = level
 
 
 def _alike(forecast: Forecast) -> float:
-    """From 0, where lengths or correctness are known, to 1, where forecasts are the same for all: the share of the
-    variance that is left, of log lengths times of correctness."""
+    """The share of the variance that is left, of log lengths times that of correctness: from 0, where either is known,
+    to 1, where forecasts are the same for all."""
     known = float(np.var(np.log(forecast.solved_tokens)))
     unknown = float(np.mean(forecast.solved_spread**2))
     mean = float(np.mean(forecast.solve))

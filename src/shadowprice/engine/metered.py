@@ -276,7 +276,8 @@ class Metered:
         self._usual = max(1, int(np.median(self._corrected.tokens)))
         tokens = self._tokens(available)
         plan = self._by_probes(self.prospects(active, age), active)
-        self._guard.decide(plan, *self._known(active, age), tokens, self.anytime, self.lessons.taken)
+        if self.anytime is None:
+            self._guard.decide(self.lessons.taken, self._corrected, plan, self._known(active, age), tokens)
         if self._guard.level:
             plan = self._chunks(active, age)
         price = plan.price(tokens)
@@ -330,7 +331,7 @@ class Metered:
     def _chunks(self, active: NDArray[np.intp], age: NDArray[np.int64]) -> Chunks:
         """The chunks that are served, on the way to a level if there is one."""
         level = self._guard.level
-        found = steps_to(level, *self._known(active, age), self.anytime) if level else self.prospects(active, age)
+        found = steps_to(level, *self._known(active, age)) if level else self.prospects(active, age)
         return self._by_probes(found, active)
 
     def _by_probes(self, found: Chunks, active: NDArray[np.intp]) -> Chunks:

@@ -48,7 +48,7 @@ from shadowprice.types import Forecast
 
 _AGES = 40  # at which a query may be left; they are spaced evenly in log tokens
 _EARLIEST = 3.2  # spreads below the median: the first age after the present one
-_BLOCK = 4096  # queries at a time, so that their curves fit into the processor's cache
+BLOCK = 4096  # queries at a time, so that their curves fit into the processor's cache
 _LONGEST = 2.0**53  # tokens: every whole number up to it is a float
 
 Ints = NDArray[np.int64]
@@ -157,7 +157,7 @@ def chunks(
     if np.any(now < 0) or np.any(np.isnan(most)):
         raise MarketError("ages must be >= 0 and caps must be numbers")
     rows = np.flatnonzero(now < most)
-    blocks = [rows[first : first + _BLOCK] for first in range(0, rows.size, _BLOCK)]
+    blocks = [rows[first : first + BLOCK] for first in range(0, rows.size, BLOCK)]
     count = np.zeros(n + 1, dtype=np.int64)
     stops, indexes, costs = [np.zeros(0, dtype=np.int64)], [np.zeros(0)], [np.zeros(0)]
     for some in blocks:

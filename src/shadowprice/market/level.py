@@ -21,8 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shadowprice.arrays import Array
-from shadowprice.market.anytime import Anytime
-from shadowprice.market.gittins import Chunks, along, last_ages
+from shadowprice.market.gittins import BLOCK, Chunks, along, last_ages
 from shadowprice.types import Forecast
 
 _GRID = 48  # levels that are compared, evenly spaced in the logarithm
@@ -46,46 +45,46 @@ class Level:
         return np.unique(np.ceil(ages))
 
 
-def level_of(
-    forecast: Forecast, cap: Array, age: Array, entry: Array, budget: float, anytime: Anytime | None = None
-) -> Level:
+def level_of(forecast: Forecast, cap: Array, age: Array, entry: Array, budget: float) -> Level:
     """The level of a budget; the other arguments are those of `chunks`."""
     last = last_ages(forecast, age, cap)
     ages = np.geomspace(1.0, max(2.0, float(last.max(initial=0.0))), _GRID)
-    gained, cost = _from_now(forecast, ages, last, age, entry, anytime)
+    gained, cost = _from_now(forecast, ages, last, age, entry)
     total, value = cost.sum(axis=0), gained.sum(axis=0)
-    unended = (np.clip(ages, age[:, None], np.maximum(last, age)[:, None]) - age[:, None]).sum(axis=0)
+    unended = (_clipped(ages, age, last) - age[:, None]).sum(axis=0)
     reached, sure, worth = (
         float(np.interp(budget, *each)) for each in ((total, ages), (unended, ages), (total, value))
     )
     return Level(reached, sure, worth, worth / max(1.0, min(budget, float(total[-1]))))
 
 
-def steps_to(
-    level: Level, forecast: Forecast, cap: Array, age: Array, entry: Array, anytime: Anytime | None = None
-) -> Chunks:
+def steps_to(level: Level, forecast: Forecast, cap: Array, age: Array, entry: Array) -> Chunks:
     """The chunks of all queries on their way to the level and beyond it."""
     last = last_ages(forecast, age, cap)
     ages = level.steps(float(last.max(initial=0.0)))
-    _, cost = _from_now(forecast, ages, last, age, entry, anytime)
-    stops = np.clip(ages, age[:, None], np.maximum(last, age)[:, None])
-    new = np.diff(stops, axis=1, prepend=age[:, None]) > 0
-    stop = np.floor(stops[new])
-    return Chunks(
-        np.concatenate([[0], np.cumsum(new.sum(axis=1))]),
-        age.astype(np.int64),
-        stop.astype(np.int64),
-        level.index * level.age / stop,
-        np.diff(cost, axis=1, prepend=0.0)[new],
-    )
+    count, stops, costs = [np.zeros(1, dtype=np.int64)], [np.zeros(0)], [np.zeros(0)]
+    for first in range(0, len(forecast), BLOCK):
+        some = np.arange(first, min(first + BLOCK, len(forecast)))
+        _, cost = _from_now(forecast.take(some), ages, last[some], age[some], entry[some])
+        stop = np.floor(_clipped(ages, age[some], last[some]))
+        new = np.diff(stop, axis=1, prepend=age[some][:, None]) > 0
+        count.append(new.sum(axis=1))
+        stops.append(stop[new])
+        costs.append(np.diff(cost, axis=1, prepend=0.0)[new])
+    stop, cost = np.concatenate(stops), np.concatenate(costs)
+    index = level.index * level.age / stop
+    return Chunks(np.cumsum(np.concatenate(count)), age.astype(np.int64), stop.astype(np.int64), index, cost)
 
 
-def _from_now(
-    forecast: Forecast, levels: Array, last: Array, now: Array, entry: Array, anytime: Anytime | None
-) -> tuple[Array, Array]:
+def _from_now(forecast: Forecast, levels: Array, last: Array, now: Array, entry: Array) -> tuple[Array, Array]:
     """By query and level, what is gained and spent from the present age on. Every step is entered anew."""
-    ages = np.clip(np.append(0.0, levels), now[:, None], np.maximum(last, now)[:, None])
-    gained, alive, cost = along(forecast, ages, anytime)
+    ages = _clipped(np.append(0.0, levels), now, last)
+    gained, alive, cost = along(forecast, ages)
     to_enter = entry[:, None] * alive[:, :-1] * (np.diff(ages, axis=1) > 0)
     cost[:, 1:] += np.cumsum(to_enter, axis=1)
     return (gained[:, 1:] - gained[:, :1]) / alive[:, :1], cost[:, 1:] / alive[:, :1]
+
+
+def _clipped(levels: Array, now: Array, last: Array) -> Array:
+    """The levels that a query can still grow to, a row per query."""
+    return np.clip(levels, now[:, None], np.maximum(last, now)[:, None])
