@@ -2,8 +2,8 @@
 
 By its own forecasts the index is never worse than a level. But where forecasts hardly tell requests apart, it is better
 by the law of all lengths alone, and that is uncertain: the stream differs from the traces that the law was learned
-from, and a run that stops each answer too early never sees that the next tokens would have ended it. So the index has to
-promise clearly more than a level there, by the forecasts as they were corrected in this run; and more still once all
+from, and a run that stops each answer too early never sees that the next tokens would have ended it. So the index has
+to promise clearly more than a level there, by the forecasts as they were corrected in this run; and more still once all
 answers grow to a level, because what was spent on that is lost with another order. Where forecasts do tell requests
 apart, their order is worth more than a level even if the law is wrong.
 
