@@ -48,9 +48,9 @@ class Guard:
             return
         requests = len(plan.age)
         some = np.arange(0, requests, -(-requests // _MOST))
-        forecast, *rest = known
+        forecast, cap, age, entry = known
         budget *= some.size / requests
-        level = level_of(forecast.take(some), *(each[some] for each in rest), budget)
+        level = level_of(forecast.take(some), cap[some], age[some], entry[some], budget)
         promised = plan.take(some).value(budget)
         if 0 < level.value >= (1 - (_RETURN if before else _LEAVE)) * promised:
             self.level = level
