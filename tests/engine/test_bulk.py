@@ -26,12 +26,15 @@ WAYS = [
     share=st.floats(0.05, 3.0),
     cap=st.sampled_from([40, 300, 4000]),
     error=st.floats(0.0, 1.5),
+    alike=st.booleans(),
 )
 @settings(max_examples=30, deadline=None)
-def test_the_same_tokens_and_the_same_prices(way, seed, n, share, cap, error):
+def test_the_same_tokens_and_the_same_prices(way, seed, n, share, cap, error, alike):
     random = np.random.default_rng(seed)
     tokens = random.lognormal(5.0, 1.0, n)
     forecast = Forecast(tokens, random.uniform(0.05, 1.0, n), random.uniform(0.0, 1.0, n))
+    if alike:
+        forecast = Forecast(np.full(n, 150.0), 0.8, 0.5)
     ends = np.maximum(1, tokens * np.exp(error * random.standard_normal(n))).astype(np.int64)
     ends[ends > cap] = cap + 1
     budget = int(share * n * np.median(tokens))

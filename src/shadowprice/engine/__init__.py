@@ -3,6 +3,8 @@
 scheduler   what a scheduler is, and what all of them share
 reserved    any policy, cleared in rounds
 metered     serving by index
+lessons     when a run corrects its forecasts
+guard       whether it follows the index, or lets all answers grow to one level
 landing     any of these, and landings for what they leave without an answer
 probing     which requests are asked for their final answer while they run
 loops       answers that repeat themselves

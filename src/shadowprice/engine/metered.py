@@ -8,6 +8,9 @@ the level, the spread, the slope and the shape of all lengths are estimated agai
 known: the lengths of answers that ended, and that the others are longer than what they have generated. A run does not
 learn from grades, so the chance of a correct answer stays as forecast.
 
+**A guard.** Where the index promises little more than dividing what is left equally, all answers grow to one level
+instead (`engine.guard`, `market.level`).
+
 **Two ways of pausing.** If an answer can be continued from a part of it, its request waits between chunks while others
 generate. If not, it is answered in one go, with a limit at the age where its index falls below the price. The limit
 has to end it: if the connection were closed instead, it would be unknown how much the server generated before it
@@ -32,14 +35,17 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from shadowprice.arrays import Array
 from shadowprice.backends.base import join
 from shadowprice.cost import TOKENS, Rates
+from shadowprice.engine.guard import Guard
 from shadowprice.engine.lessons import Lessons
 from shadowprice.engine.loops import is_looping
 from shadowprice.engine.scheduler import LARGEST_CHUNK, TRIAL, Batch, CanContinue, Report, Round, Work, flagged, is_over
 from shadowprice.forecast.learning import recalibrate
 from shadowprice.market.anytime import Anytime
 from shadowprice.market.gittins import Chunks, chunks
+from shadowprice.market.level import steps_to
 from shadowprice.types import Completion, Forecast, Request, Result
 
 _MARGIN = 1.5  # for answers under way that turn out longer than expected
@@ -84,7 +90,7 @@ class Metered:
         self.end_loops = end_loops
         self.rounds: list[Round] = []
         self._batch = Batch(max_tokens, attempts, rates, can_continue=can_continue or (lambda request: True))
-        self.lessons = Lessons()
+        self.lessons, self._guard = Lessons(), Guard()
         self._corrected = self._batch.forecast
         self._age: NDArray[np.int64] = np.zeros(0, dtype=np.int64)  # tokens generated; 0 if unknown
         self._stopped: NDArray[np.bool_] = np.zeros(0, dtype=bool)  # the model ended its answer at that age
@@ -112,8 +118,8 @@ class Metered:
 
     @property
     def least(self) -> int:
-        """The minimum tokens of a chunk, by the present forecasts."""
-        return min(self.chunk, self._usual)
+        """The minimum tokens of a chunk, by the present forecasts; steps to a level are as long as they are."""
+        return 1 if self._guard.level else min(self.chunk, self._usual)
 
     @property
     def price(self) -> float | None:
@@ -268,8 +274,12 @@ class Metered:
         """The chunks of the `active` requests, which have generated `age` tokens; their price starts a new round."""
         rates = self._batch.rates
         self._usual = max(1, int(np.median(self._corrected.tokens)))
-        plan = self._chunks(active, age)
         tokens = self._tokens(available)
+        plan = self._by_probes(self.prospects(active, age), active)
+        if self.anytime is None:
+            self._guard.decide(self.lessons.taken, self._corrected, plan, self._known(active, age), tokens)
+        if self._guard.level:
+            plan = self._chunks(active, age)
         price = plan.price(tokens)
         worth = plan.index >= price
         expected = min(tokens, round(float(plan.cost[worth].sum())))
@@ -281,7 +291,7 @@ class Metered:
     def waiting_chunks(self) -> Chunks:
         """The chunks of all requests that wait, by the forecasts as they are now."""
         waiting = np.flatnonzero(self._waiting)
-        return self._chunks(waiting, self._age[waiting])
+        return self._by_probes(self.prospects(waiting, self._age[waiting]), waiting)
 
     def _tokens(self, units: int) -> int:
         """The output tokens that units pay for."""
@@ -310,13 +320,22 @@ class Metered:
 
     def prospects(self, active: NDArray[np.intp], age: NDArray[np.int64]) -> Chunks:
         """The chunks of requests from an age on, by their forecasts alone."""
+        return chunks(*self._known(active, age), anytime=self.anytime)
+
+    def _known(self, active: NDArray[np.intp], age: NDArray[np.int64]) -> tuple[Forecast, Array, Array, Array]:
+        """What `chunks` wants to know of requests: forecasts, caps, ages and entry costs."""
         batch = self._batch
-        entry = batch.entry(active.tolist()) if batch.rates.priced else 0.0
-        return chunks(self._corrected.take(active), batch.cap[active], age, entry, self.anytime)
+        entry = batch.entry(active.tolist()) if batch.rates.priced else np.zeros(active.size)
+        return self._corrected.take(active), batch.cap[active], age.astype(np.float64), entry
 
     def _chunks(self, active: NDArray[np.intp], age: NDArray[np.int64]) -> Chunks:
-        """The same, with what probes found."""
-        found = self.prospects(active, age)
+        """The chunks that are served, on the way to a level if there is one."""
+        level = self._guard.level
+        found = steps_to(level, *self._known(active, age)) if level else self.prospects(active, age)
+        return self._by_probes(found, active)
+
+    def _by_probes(self, found: Chunks, active: NDArray[np.intp]) -> Chunks:
+        """The chunks with what probes found."""
         if not self.left:
             return found
         left = np.array([self.left.get(place, 1.0) for place in active.tolist()])

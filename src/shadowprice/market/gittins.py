@@ -48,7 +48,7 @@ from shadowprice.types import Forecast
 
 _AGES = 40  # at which a query may be left; they are spaced evenly in log tokens
 _EARLIEST = 3.2  # spreads below the median: the first age after the present one
-_BLOCK = 4096  # queries at a time, so that their curves fit into the processor's cache
+BLOCK = 4096  # queries at a time, so that their curves fit into the processor's cache
 _LONGEST = 2.0**53  # tokens: every whole number up to it is a float
 
 Ints = NDArray[np.int64]
@@ -90,6 +90,22 @@ class Chunks:
         np.cumsum(total, out=total)
         reached = int(np.searchsorted(total, budget))
         return float(self.index[order[reached]]) if reached < len(self) else 0.0
+
+    def take(self, who: NDArray[np.intp]) -> Chunks:
+        """The chunks of some of the queries, in ascending order."""
+        count = np.diff(self.first)
+        kept = np.zeros(count.size, dtype=bool)
+        kept[who] = True
+        some = np.repeat(kept, count)
+        first = np.append(0, np.cumsum(count[who]))
+        return Chunks(first, self.age[who], self.stop[some], self.index[some], self.cost[some])
+
+    def value(self, budget: float) -> float:
+        """The correct answers that the budget is expected to buy, the best chunks first."""
+        order = np.argsort(-self.index, kind="stable")
+        total = np.cumsum(self.cost[order])
+        gained = np.cumsum(self.index[order] * self.cost[order])
+        return float(np.interp(budget, np.append(0.0, total), np.append(0.0, gained)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +157,7 @@ def chunks(
     if np.any(now < 0) or np.any(np.isnan(most)):
         raise MarketError("ages must be >= 0 and caps must be numbers")
     rows = np.flatnonzero(now < most)
-    blocks = [rows[first : first + _BLOCK] for first in range(0, rows.size, _BLOCK)]
+    blocks = [rows[first : first + BLOCK] for first in range(0, rows.size, BLOCK)]
     count = np.zeros(n + 1, dtype=np.int64)
     stops, indexes, costs = [np.zeros(0, dtype=np.int64)], [np.zeros(0)], [np.zeros(0)]
     for some in blocks:
@@ -182,13 +198,19 @@ def paths(
     C counts from the present age on, and every age beyond it has paid the entry as well.
     """
     ages = _ages(forecast, now, most)
+    gained, alive, cost = along(forecast, ages, anytime)
+    cost[:, 1:] += (to_enter * alive[:, 0])[:, None]
+    return ages, gained, alive, cost
+
+
+def along(forecast: Forecast, ages: Array, anytime: Anytime | None = None) -> tuple[Array, Array, Array]:
+    """A, less a constant, 1 - F and C at ascending ages, a row per query; C counts from the first of them on."""
     gained, alive = _chances(forecast, ages)
     if anytime is not None:
         gained *= 1 - anytime.share(forecast, ages)  # W - solve
     cost = np.zeros_like(ages)  # by the trapezoidal rule
     np.cumsum(np.diff(ages, axis=1) * (alive[:, 1:] + alive[:, :-1]) / 2, axis=1, out=cost[:, 1:])
-    cost[:, 1:] += (to_enter * alive[:, 0])[:, None]
-    return ages, gained, alive, cost
+    return gained, alive, cost
 
 
 def indices(forecast: Forecast, cap: float, ages: ArrayLike) -> Array:
@@ -205,13 +227,19 @@ def _ages(forecast: Forecast, now: Array, most: Array) -> Array:
     """For each query its present age and then whole tokens, evenly spaced in the logarithm, up to its cap."""
     spread = np.maximum(forecast.spread, forecast.solved_spread)
     median = np.minimum(forecast.tokens, forecast.solved_tokens)
-    longest = np.maximum(forecast.tokens, forecast.solved_tokens) * np.exp(12 * spread)
-    ceiling = np.minimum(np.where(np.isfinite(most), most, np.maximum(longest, now + 1)), _LONGEST)
+    ceiling = last_ages(forecast, now, most)
     low = np.clip(np.log(median) - _EARLIEST * spread, np.log(now + 1), np.log(ceiling))
     share = np.linspace(0.0, 1.0, _AGES)
     ages = np.ceil(np.exp(low[:, None] + (np.log(ceiling) - low)[:, None] * share) - 1e-9)
     ages = np.clip(ages, (now + 1)[:, None], ceiling[:, None])
     return np.hstack([now[:, None], ages])
+
+
+def last_ages(forecast: Forecast, now: Array, most: Array) -> Array:
+    """The caps, and where there is none an age that no answer is expected to reach."""
+    spread = np.maximum(forecast.spread, forecast.solved_spread)
+    longest = np.maximum(forecast.tokens, forecast.solved_tokens) * np.exp(12 * spread)
+    return np.minimum(np.where(np.isfinite(most), most, np.maximum(longest, now + 1)), _LONGEST)
 
 
 def _chances(forecast: Forecast, ages: Array) -> tuple[Array, Array]:
