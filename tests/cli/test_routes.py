@@ -8,7 +8,8 @@ import pytest
 
 from shadowprice.accounts.sqlite import Ledger
 from shadowprice.cli import main
-from shadowprice.forecast import predict_all
+from shadowprice.forecast import load, predict_all
+from shadowprice.forecast.routes import half_folder
 from shadowprice.formats.routes import read_routes
 from shadowprice.formats.traces import write_traces
 from shadowprice.routing import open_routing
@@ -159,6 +160,11 @@ def test_train_makes_a_forecaster_for_each_model(tmp_path, capsys):
     )
     opened = open_routing(read_routes(tmp_path / "routes.toml"), scouts=True)
     assert set(opened.revisers) == {("x", "x"), ("x", "y"), ("y", "x"), ("y", "y")}
+    prompts = [Request("q", "What is 3 plus 4?")]
+    fitted = load(half_folder(tmp_path / "f" / "dear"))  # what revisers were fitted to
+    revised = opened.predict_revised(prompts)
+    assert revised[1].tokens == pytest.approx(fitted.predict(["What is 3 plus 4?"]).tokens)
+    assert open_routing(read_routes(tmp_path / "routes.toml")).predict_revised(prompts) is None
     assert main(["train", str(tmp_path / "traces.jsonl"), "--routes", "--from", "default", "--out", "g"]) == 2
 
 
