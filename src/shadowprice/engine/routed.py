@@ -5,6 +5,9 @@ compared by what they are expected to cost (`market.pieces`), so the budget is n
 what is *sent* is reserved in full as everywhere. The market is cleared again as costs become known: after every few
 answers, when the queue is empty, and when a route leaves.
 
+**Long answers.** Where one answer can cost a good part of what is left, it is limited so that the others can still buy
+what is worth more (`market.pieces.spared`), and the market is cleared again after answers whose costs were not expected.
+
 **Fallback.** A request that a route refuses, or fails at after all attempts, waits again without that route; it fails
 when none is left. A dead route leaves the menu of all requests. What was spent on it stays spent: the budget is one.
 
@@ -29,6 +32,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from shadowprice.arrays import Array
 from shadowprice.cost import prompt_bound
 from shadowprice.engine.scheduler import Batch, Report, Round, Work
 from shadowprice.engine.sites import FIRST_LESSON, Kept, Site, Turn, replace_solve, solve_of, with_one
@@ -39,12 +43,13 @@ from shadowprice.formats.routes import Route
 from shadowprice.market.gittins import chunks
 from shadowprice.market.menu import clear_menu
 from shadowprice.market.options import DECLINE, Option, at_price
-from shadowprice.market.pieces import Pieces
+from shadowprice.market.pieces import Pieces, spared
 from shadowprice.market.samples import next_samples
 from shadowprice.types import Completion, Forecast, Request, Result
 
 _STEPS = 24  # clearings of a batch, about; at least `_FEWEST` answers apart
 _FEWEST = 8
+_SURPRISE = 0.02  # share of the budget that is left by which costs may differ from what was expected
 
 
 class Routed:
@@ -88,6 +93,8 @@ class Routed:
         self._wrong: dict[int, int] = {}  # answers of any route that are known to be wrong, by place
         self._charged: dict[int, dict[str, int]] = {}  # units by route, by place
         self._answers = 0  # since the last clearing
+        self._surprise = 0.0  # units that those answers cost more than was expected
+        self._supply = 0.0  # of the last clearing
         self._outdated = True
 
     @property
@@ -179,7 +186,7 @@ class Routed:
 
     def done(self, report: Report) -> Result | None:
         place, site = report.work.place, self._sites[self._names[report.work.route]]
-        del self._running[place]
+        _, expected = self._running.pop(place)
         site.units += report.cost
         by_route = self._charged.setdefault(place, {})
         by_route[site.route.name] = by_route.get(site.route.name, 0) + report.cost
@@ -187,7 +194,9 @@ class Routed:
         if report.completion is None:
             return self._after_error(report, site)
         self._answers += 1
-        if self._answers >= max(_FEWEST, len(self._batch) // _STEPS):
+        self._surprise += report.cost - expected
+        enough = self._answers >= max(_FEWEST, len(self._batch) // _STEPS)
+        if enough or abs(self._surprise) > _SURPRISE * self._supply:
             self._outdated = True
         self._learn(place, site, report.completion)
         return self._answered(place, site, report.completion, report.correct)
@@ -291,7 +300,7 @@ class Routed:
     def _clear(self, available: int) -> None:
         """Finds the price, and the option of every request that waits."""
         batch = self._batch
-        self._queue, self._outdated, self._answers = [], False, 0
+        self._queue, self._outdated, self._answers, self._surprise = [], False, 0, 0.0
         waiting = np.array(
             [place for place, ended in enumerate(batch.ended) if not ended and place not in self._running],
             dtype=np.intp,
@@ -299,11 +308,20 @@ class Routed:
         live = [number for number, site in enumerate(self._sites) if not site.reason]
         # What is under way is reserved in full, and will return what it does not use.
         returned = sum(max(0.0, work.bound - expected) for work, expected in self._running.values())
-        supply = available + returned
+        supply = self._supply = available + returned
         if not waiting.size or not live:
             return
         menu = [self._option(self._sites[number], waiting, available) for number in live]
         cleared = clear_menu(menu, supply)
+        dearest = max(self._sites[number].dearest(waiting) for number in live)
+        if min(dearest, available) > _SURPRISE * supply:  # one answer matters to all others
+            most = spared(menu, cleared.price, supply)
+            some = [
+                self._option(self._sites[at], waiting, available, units) for at, units in zip(live, most, strict=True)
+            ]
+            again = clear_menu(some, supply)
+            if again.admitted.any():
+                menu, cleared = some, again
         bought = np.flatnonzero(cleared.option != DECLINE)
         surplus = np.zeros((len(menu) + 1, waiting.size))  # of every option at the price; the last: to decline
         limits = np.zeros(waiting.size, dtype=np.int64)
@@ -324,16 +342,20 @@ class Routed:
             admitted = len(self._queue)
             self.rounds.append(Round(available, waiting.size, admitted, granted, cleared.price, cleared.status))
 
-    def _option(self, site: Site, waiting: NDArray[np.intp], available: int) -> Option:
+    def _option(self, site: Site, waiting: NDArray[np.intp], available: int, most: Array | None = None) -> Option:
+        """What a route offers to those who wait; `most`: units that each may be expected to cost if it is long."""
         rates, prompt = site.route.rates, self._prompt[waiting]
-        payable = np.array([rates.limit(int(tokens), available) for tokens in prompt.tolist()], dtype=np.float64)
+        cap = np.array([rates.limit(int(tokens), available) for tokens in prompt.tolist()], dtype=np.float64)
         entry = site.expected_share() * prompt * rates.entry(1)
+        cap = np.minimum(site.cap[waiting], cap)
+        if most is not None:
+            cap = np.minimum(cap, np.maximum(0.0, most * 10**6 / rates.output - entry))
         forecast = self._expected(site).take(waiting)
         if self._kept:
             gain = [self._kept[place].chance if place in self._kept else 0.0 for place in waiting.tolist()]
             solve = np.clip(np.broadcast_to(forecast.solve, waiting.shape) - gain, 0.0, 1.0)
             forecast = replace_solve(forecast, solve)
-        plan = chunks(forecast, np.minimum(site.cap[waiting], payable), 0, entry)
+        plan = chunks(forecast, cap, 0, entry)
         pieces = Pieces.of(plan)
         pieces = pieces.whole() if self.whole else pieces
         if self.samples > 1:

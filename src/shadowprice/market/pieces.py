@@ -7,6 +7,7 @@ options of a menu are compared by what they are expected to cost, not by what th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Self
 
 import numpy as np
@@ -15,6 +16,9 @@ from numpy.typing import ArrayLike, NDArray
 from shadowprice.arrays import Array, checked
 from shadowprice.market.curve import Curve
 from shadowprice.market.gittins import Chunks
+from shadowprice.market.options import Option, envelope
+
+_LEVELS = 12  # prices at which it is known what the others buy
 
 
 class Pieces(Curve):
@@ -96,9 +100,36 @@ class Pieces(Curve):
         bought: Array = np.minimum(np.where(above, self.length, 0.0).sum(-1), self.cap)
         return bought
 
+    def least(self, price: float) -> Array:
+        """The slope of the last piece that is worth `price`; at least the first piece is bought."""
+        worth = self.slope > price
+        worth[:, 0] = True
+        least: Array = np.where(worth, self.slope, np.inf).min(-1)
+        return least
+
     def limit(self, price: float) -> NDArray[np.int64]:
         """The age at which an answer is stopped: where its slope falls below the price; at least the first piece."""
         worth = self.slope > price
         worth[:, 0] = True
         stops: NDArray[np.int64] = np.where(worth, self.stop, 0).max(-1)
         return stops
+
+
+def spared(menu: Sequence[Option], price: float, supply: float) -> list[Array]:
+    """By option, the units that each query may cost at most, so that the others can still buy what is worth more.
+
+    A query that takes far more than expected makes money dearer for all others. It may continue while its last piece is
+    worth what they would pay then. So what the others buy at the slope of that piece is left to them.
+    """
+    worth = []
+    for option in menu:
+        assert isinstance(option.curves, Pieces)
+        worth.append(option.curves.least(price * float(option.rate)) / float(option.rate))
+    known = np.concatenate([each[each > 0] for each in worth])
+    if not known.size:
+        return [np.full(len(each), np.inf) for each in worth]
+    prices = np.geomspace(known.min(), known.max(), _LEVELS)
+    own = np.array([envelope(menu, level).cost for level in prices])
+    left = np.maximum(0.0, supply - (own.sum(1, keepdims=True) - own))
+    level = [np.clip(np.searchsorted(prices, each, side="right") - 1, 0, _LEVELS - 1) for each in worth]
+    return [left[each, np.arange(left.shape[1])] for each in level]
