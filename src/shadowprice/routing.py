@@ -131,12 +131,6 @@ def open_routing(
     forecasters = [load(route.forecaster) if route.forecaster else None for route in routes]
     if None in forecasters and forecaster is None:
         forecaster = default()
-    opened, backends = [], []
-    for route in routes:
-        backend = _backend(route) if route.base_url else (local or _local)(route)
-        context = getattr(getattr(backend, "server", None), "context", None)
-        opened.append(replace(route, context=context) if route.context is None and context else route)
-        backends.append(backend)
     chosen: list[Predictor] = [each or forecaster for each in forecasters]  # type: ignore[misc]
     names = [_name(Path(route.forecaster), scouts) if route.forecaster else name for route in routes]
     folders = dict.fromkeys(Path(route.forecaster).parent for route in routes if route.forecaster)
@@ -148,7 +142,15 @@ def open_routing(
         for route, own in zip(routes, chosen, strict=True)
     ]
     together = trained_together([route.forecaster for route in routes])
-    return Routing(opened, backends, chosen, revisers, revised if scouts else (), names, correlation, together)
+    # Those that are only connected to come first: a mistake is found before a model is fetched or loaded.
+    backends = {route.name: _backend(route) for route in routes if route.base_url}
+    backends |= {route.name: (local or _local)(route) for route in routes if not route.base_url}
+    opened = []
+    for route in routes:
+        context = getattr(getattr(backends[route.name], "server", None), "context", None)
+        opened.append(replace(route, context=context) if route.context is None and context else route)
+    each = [backends[route.name] for route in routes]
+    return Routing(opened, each, chosen, revisers, revised if scouts else (), names, correlation, together)
 
 
 def _name(folder: Path, scouts: bool) -> str:
@@ -185,7 +187,10 @@ def _revisers(routes: Sequence[Route]) -> dict[tuple[str, str], Reviser]:
 def _backend(route: Route) -> Backend:
     from shadowprice.backends.openai import OpenAIBackend
 
-    return OpenAIBackend(route.base_url, route.model, api_key=route.api_key())
+    try:
+        return OpenAIBackend(route.base_url, route.model, api_key=route.api_key())
+    except InputError as error:
+        raise InputError(f"route {route.name}: {error.problem}", fix=error.fix) from None
 
 
 def _local(route: Route) -> Backend:

@@ -210,3 +210,15 @@ def test_plan_writes_a_batch_file_for_each_route(tmp_path, batch, capsys):
     assert "exists" in capsys.readouterr().err
     assert main(["plan", str(path), "--budget", "200k", "--force", *arguments, *errors]) == 2
     assert "is in tokens, and rates are in dollars" in capsys.readouterr().err
+
+
+def test_two_routes_are_never_planned_into_one_file(tmp_path, batch, capsys):
+    names = route("org/m", "http://127.0.0.1:9/v1", CHEAP) + route("org-m", "http://127.0.0.1:9/v1", DEAR)
+    (tmp_path / "routes.toml").write_text(names)
+    path = batch([request_line("q0")])
+    arguments = ["--routes", str(tmp_path / "routes.toml"), "--out", str(tmp_path / "p.jsonl")]
+    assert main(["plan", str(path), "--budget", "$1", *arguments]) == 2
+    message = capsys.readouterr().err
+    assert "routes 'org/m' and 'org-m' would be written to the same file" in message
+    assert message.count("\n") == 1
+    assert not [*tmp_path.glob("p.*")]

@@ -6,7 +6,7 @@ what is *sent* is reserved in full as everywhere. The market is cleared again as
 answers, when the queue is empty, and when a route leaves.
 
 **Long answers.** Where one answer can cost a good part of what is left, it is limited so that the others can still buy
-what is worth more (`market.pieces.spared`), and the market is cleared again after answers whose costs were not expected.
+what is worth more (`market.pieces.spared`), and after answers whose costs were not expected it is cleared again.
 
 **Fallback.** A request that a route refuses, or fails at after all attempts, waits again without that route; it fails
 when none is left. A dead route leaves the menu of all requests. What was spent on it stays spent: the budget is one.

@@ -171,8 +171,12 @@ def parse_route(table: dict[str, Any], number: int, lines: Lines, environ: Mappi
         key = "model" if "model" in table else "api_key_env"
         fail(f"{key} of a model on this machine", key, fix="leave it out: local names the model")
     if "base_url" in table:
-        address = urlsplit(table["base_url"])
-        if address.scheme not in ("http", "https") or not address.netloc:
+        try:
+            address = urlsplit(table["base_url"])
+            valid = address.scheme in ("http", "https") and bool(address.hostname) and address.port != 0
+        except ValueError:  # no port is above 65535, and brackets are closed
+            valid = False
+        if not valid or re.search(r"\s", table["base_url"]):
             fail(
                 f"base_url {table['base_url']!r:.80} is not an address",
                 "base_url",
