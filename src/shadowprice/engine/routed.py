@@ -49,7 +49,8 @@ from shadowprice.types import Completion, Forecast, Request, Result
 
 _STEPS = 24  # clearings of a batch, about; at least `_FEWEST` answers apart
 _FEWEST = 8
-_SURPRISE = 0.02  # share of the budget that is left by which costs may differ from what was expected
+_MATTERS = 0.02  # share of what is left of the budget: an answer that takes as much changes what the others can buy
+_MANY = 2500  # requests that wait: an answer that costs 50 times the mean does not matter to so many
 
 
 class Routed:
@@ -94,7 +95,7 @@ class Routed:
         self._charged: dict[int, dict[str, int]] = {}  # units by route, by place
         self._answers = 0  # since the last clearing
         self._surprise = 0.0  # units that those answers cost more than was expected
-        self._supply = 0.0  # of the last clearing
+        self._matters = np.inf  # units: if they cost as much more, or less, the market is cleared again
         self._outdated = True
 
     @property
@@ -196,7 +197,7 @@ class Routed:
         self._answers += 1
         self._surprise += report.cost - expected
         enough = self._answers >= max(_FEWEST, len(self._batch) // _STEPS)
-        if enough or abs(self._surprise) > _SURPRISE * self._supply:
+        if enough or abs(self._surprise) > self._matters:
             self._outdated = True
         self._learn(place, site, report.completion)
         return self._answered(place, site, report.completion, report.correct)
@@ -308,13 +309,14 @@ class Routed:
         live = [number for number, site in enumerate(self._sites) if not site.reason]
         # What is under way is reserved in full, and will return what it does not use.
         returned = sum(max(0.0, work.bound - expected) for work, expected in self._running.values())
-        supply = self._supply = available + returned
+        supply = available + returned
+        self._matters = _MATTERS * supply if waiting.size < _MANY else np.inf
         if not waiting.size or not live:
             return
         menu = [self._option(self._sites[number], waiting, available) for number in live]
         cleared = clear_menu(menu, supply)
         dearest = max(self._sites[number].dearest(waiting) for number in live)
-        if min(dearest, available) > _SURPRISE * supply:  # one answer matters to all others
+        if min(dearest, available) > self._matters:
             most = spared(menu, cleared.price, supply)
             some = [
                 self._option(self._sites[at], waiting, available, units) for at, units in zip(live, most, strict=True)
