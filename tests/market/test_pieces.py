@@ -78,7 +78,7 @@ def test_whole_answers_are_one_piece_with_the_same_gain_and_cost():
 class TestSpared:
     """What a query may cost at most, so that the others can still buy what is worth more."""
 
-    # Two short pieces that are worth much, and one that begins like them and becomes long and nearly worthless.
+    # Two queries with a short piece that is worth much, and one whose second piece is long and worth little.
     MENU = (
         Option(
             Pieces(
@@ -90,13 +90,13 @@ class TestSpared:
     )
 
     def test_a_long_piece_leaves_to_the_others_what_they_would_buy_at_its_price(self):
-        (most,) = spared(self.MENU, 0.0, 40.0)
+        most = spared(self.MENU, clear_menu(self.MENU, 40.0), 40.0)
         assert most[2] == pytest.approx(40.0 - 20.0)
 
-    def test_a_piece_that_is_worth_more_than_those_of_the_others_may_take_what_is_there(self):
-        (most,) = spared(self.MENU, 0.05, 40.0)
-        assert (most[:2] >= 40.0 - 10.0).all()
+    def test_a_piece_that_is_worth_more_than_those_of_the_others_may_take_what_they_have(self):
+        most = spared(self.MENU, clear_menu(self.MENU, 40.0), 40.0)
+        assert most[0] == most[1] == pytest.approx(40.0)
 
-    def test_nothing_is_spared_where_nothing_is_worth_anything(self):
+    def test_nothing_is_spared_where_nothing_is_bought(self):
         menu = [Option(Pieces(np.zeros((2, 1)), np.ones((2, 1)), np.ones((2, 1), dtype=np.int64)))]
-        assert np.isinf(spared(menu, 0.0, 10.0)[0]).all()
+        assert np.isinf(spared(menu, clear_menu(menu, 10.0), 10.0)).all()

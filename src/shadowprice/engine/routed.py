@@ -50,6 +50,7 @@ from shadowprice.types import Completion, Forecast, Request, Result
 _STEPS = 24  # clearings of a batch, about; at least `_FEWEST` answers apart
 _FEWEST = 8
 _MATTERS = 0.02  # share of what is left of the budget: an answer that takes as much changes what the others can buy
+_LEAST = 2.0  # times what an answer is expected to cost: it may always cost as much
 _MANY = 2500  # requests that wait: an answer that costs 50 times the mean does not matter to so many
 
 
@@ -315,24 +316,19 @@ class Routed:
             return
         menu = [self._option(self._sites[number], waiting, available) for number in live]
         cleared = clear_menu(menu, supply)
-        dearest = max(self._sites[number].dearest(waiting) for number in live)
-        if min(dearest, available) > self._matters:
-            most = spared(menu, cleared.price, supply)
-            some = [
-                self._option(self._sites[at], waiting, available, units) for at, units in zip(live, most, strict=True)
-            ]
-            again = clear_menu(some, supply)
-            if again.admitted.any():
-                menu, cleared = some, again
         bought = np.flatnonzero(cleared.option != DECLINE)
         surplus = np.zeros((len(menu) + 1, waiting.size))  # of every option at the price; the last: to decline
-        limits = np.zeros(waiting.size, dtype=np.int64)
+        most = spared(menu, cleared, supply) if waiting.size < _MANY else np.full(waiting.size, np.inf)
+        most = np.maximum(most, _LEAST * cleared.cost)
+        limits = np.zeros(waiting.size)
         for number, option in enumerate(menu):
             _, cost, value = at_price(option, np.asarray(cleared.price))
             surplus[number] = value - cleared.price * cost
             curves = option.curves
             assert isinstance(curves, Pieces)
-            limits = np.where(cleared.option == number, curves.limit(cleared.price * float(option.rate)), limits)
+            limit = curves.limit(cleared.price * float(option.rate))
+            spare = most / float(option.rate) - self._entry(self._sites[live[number]], waiting)
+            limits = np.where(cleared.option == number, np.minimum(limit, np.floor(spare)), limits)
         # The surest first: those who are almost indifferent can still adapt to what the others cost.
         sure = -np.diff(np.sort(surplus, axis=0)[-2:], axis=0)[0]
         for at in bought[np.argsort(sure[bought], kind="stable")].tolist():
@@ -344,20 +340,16 @@ class Routed:
             admitted = len(self._queue)
             self.rounds.append(Round(available, waiting.size, admitted, granted, cleared.price, cleared.status))
 
-    def _option(self, site: Site, waiting: NDArray[np.intp], available: int, most: Array | None = None) -> Option:
-        """What a route offers to those who wait; `most`: units that each may be expected to cost if it is long."""
+    def _option(self, site: Site, waiting: NDArray[np.intp], available: int) -> Option:
         rates, prompt = site.route.rates, self._prompt[waiting]
-        cap = np.array([rates.limit(int(tokens), available) for tokens in prompt.tolist()], dtype=np.float64)
-        entry = site.expected_share() * prompt * rates.entry(1)
-        cap = np.minimum(site.cap[waiting], cap)
-        if most is not None:
-            cap = np.minimum(cap, np.maximum(0.0, most * 10**6 / rates.output - entry))
+        payable = np.array([rates.limit(int(tokens), available) for tokens in prompt.tolist()], dtype=np.float64)
+        entry = self._entry(site, waiting)
         forecast = self._expected(site).take(waiting)
         if self._kept:
             gain = [self._kept[place].chance if place in self._kept else 0.0 for place in waiting.tolist()]
             solve = np.clip(np.broadcast_to(forecast.solve, waiting.shape) - gain, 0.0, 1.0)
             forecast = replace_solve(forecast, solve)
-        plan = chunks(forecast, cap, 0, entry)
+        plan = chunks(forecast, np.minimum(site.cap[waiting], payable), 0, entry)
         pieces = Pieces.of(plan)
         pieces = pieces.whole() if self.whole else pieces
         if self.samples > 1:
@@ -365,6 +357,10 @@ class Routed:
             left = self.samples - site.taken[waiting]
             pieces = pieces.repeated(*next_samples(forecast.solve, wrong, left, self.correlation))
         return Option(pieces, rates.output / 10**6)
+
+    def _entry(self, site: Site, waiting: NDArray[np.intp]) -> Array:
+        """What a prompt is expected to cost, in output tokens."""
+        return site.expected_share() * self._prompt[waiting] * site.route.rates.entry(1)
 
     def _expected(self, site: Site) -> Forecast:
         """The forecast of a route, corrected by the answers that have ended there."""

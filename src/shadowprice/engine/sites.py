@@ -59,10 +59,6 @@ class Site:
     read_bound: int = 0  # and their bounds
     units: int = 0
 
-    def dearest(self, waiting: NDArray[np.intp]) -> float:
-        """Units that the answer to one of these requests can cost at most, without its prompt."""
-        return float(self.cap[waiting].max(initial=0)) * self.route.rates.output / 10**6
-
     def expected_share(self) -> float:
         """Tokens of a prompt as a share of their bound; earlier ones count like one of a thousand tokens."""
         return (self.read + _PROMPT * 1000) / (self.read_bound + 1000)

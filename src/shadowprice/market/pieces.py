@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from shadowprice.arrays import Array, checked
 from shadowprice.market.curve import Curve
 from shadowprice.market.gittins import Chunks
+from shadowprice.market.menu import MenuClearing
 from shadowprice.market.options import Option, envelope
 
 _LEVELS = 12  # prices at which it is known what the others buy
@@ -115,21 +116,24 @@ class Pieces(Curve):
         return stops
 
 
-def spared(menu: Sequence[Option], price: float, supply: float) -> list[Array]:
-    """By option, the units that each query may cost at most, so that the others can still buy what is worth more.
+def spared(menu: Sequence[Option], cleared: MenuClearing, supply: float) -> Array:
+    """The units that each query may cost at most, so that the others can still buy what is worth more.
 
     A query that takes far more than expected makes money dearer for all others. It may continue while its last piece is
     worth what they would pay then. So what the others buy at the slope of that piece is left to them.
     """
-    worth = []
-    for option in menu:
+    slope = np.zeros(len(menu[0]))
+    for number, option in enumerate(menu):
         assert isinstance(option.curves, Pieces)
-        worth.append(option.curves.least(price * float(option.rate)) / float(option.rate))
-    known = np.concatenate([each[each > 0] for each in worth])
-    if not known.size:
-        return [np.full(len(each), np.inf) for each in worth]
-    prices = np.geomspace(known.min(), known.max(), _LEVELS)
+        last = option.curves.least(cleared.price * float(option.rate)) / float(option.rate)
+        slope = np.where(cleared.option == number, last, slope)
+    if not (slope > 0).any():
+        return np.full(slope.size, np.inf)
+    prices = np.geomspace(slope[slope > 0].min(), slope.max(), _LEVELS)
     own = np.array([envelope(menu, level).cost for level in prices])
     left = np.maximum(0.0, supply - (own.sum(1, keepdims=True) - own))
-    level = [np.clip(np.searchsorted(prices, each, side="right") - 1, 0, _LEVELS - 1) for each in worth]
-    return [left[each, np.arange(left.shape[1])] for each in level]
+    level = np.interp(np.log(np.maximum(slope, 1e-300)), np.log(prices), np.arange(_LEVELS))
+    below, query = np.minimum(level.astype(np.intp), _LEVELS - 2), np.arange(slope.size)
+    share = level - below
+    spare: Array = (1 - share) * left[below, query] + share * left[below + 1, query]
+    return np.where(slope > 0, spare, np.inf)
