@@ -21,7 +21,7 @@ from shadowprice.errors import Denied, Refused, Unavailable
 from shadowprice.forecast.calibration import Calibration
 from shadowprice.forecast.revise import Evidence, Reviser
 from shadowprice.formats.routes import Route
-from shadowprice.types import Completion, Trace, Usage
+from shadowprice.types import Completion, Trace
 
 CHEAP = Route("cheap", Rates.dollars("0.1", "0.1"), "http://cheap/v1")
 DEAR = Route("dear", Rates.dollars("1", "1.2"), "http://dear/v1")
@@ -157,36 +157,6 @@ def test_what_the_simulator_says_is_what_the_executor_does():
     results, _, spent = executed(world, 9_000_000, Backend(world, "cheap"), Backend(world, "dear"), concurrency=1)
     assert {result.id: result for result in results} == {result.id: result for result in simulated}
     assert spent == sum(result.cost for result in simulated)
-
-
-def test_an_answer_that_never_ends_leaves_the_others_what_they_need():
-    """Every fifth answer is a loop; the law of lengths knows that, and that nothing comes of them."""
-    world = World(30, seed=2)
-    loops = np.arange(30) % 5 == 0
-    world.length["cheap"] = np.where(loops, 50_000, world.length["cheap"])
-    world.correct["cheap"] = ~loops
-    rng = np.random.default_rng(3)
-    traces = [Trace(f"r{i}", "", int(rng.lognormal(5, 0.4)), True) for i in range(240)]
-    traces += [Trace(f"l{i}", "", 60_000, False, truncated=True) for i in range(60)]
-    forecast = Calibration.fit(Forecast(np.full(300, 150.0), 0.5, 0.8), traces).apply(
-        Forecast(np.full(30, 150.0) + np.arange(30), 0.5, 0.8)
-    )
-    scheduler = Routed([CHEAP], max_tokens=60_000)
-    scheduler.add(world.requests, [forecast])
-    _, results = world.simulated(2_500_000, scheduler)  # the short ones cost 0.5 million, a loop 5
-    assert sum(result.outcome == "finished" for result in results) == np.count_nonzero(~loops)
-
-
-def test_the_market_is_cleared_again_after_an_answer_whose_cost_was_not_expected():
-    world = World(40)
-    expected, surprising = world.scheduler(), world.scheduler()
-    for scheduler, tokens in ((expected, 150), (surprising, 1000)):
-        for _ in range(3):
-            work = scheduler.next(20_000_000)
-            cost = RATES[work.route].cost(Usage(tokens, 40))
-            scheduler.done(Report(work, cost, Completion("", tokens, "stop", "server", input_tokens=40)))
-        scheduler.next(20_000_000)
-    assert len(expected.rounds) < len(surprising.rounds)
 
 
 def test_units_are_kept_by_route():

@@ -7,7 +7,7 @@ from shadowprice.market import clear
 from shadowprice.market.gittins import chunks
 from shadowprice.market.menu import clear_menu
 from shadowprice.market.options import Option
-from shadowprice.market.pieces import Pieces, spared
+from shadowprice.market.pieces import Pieces
 from shadowprice.types import Forecast
 
 
@@ -73,30 +73,3 @@ def test_whole_answers_are_one_piece_with_the_same_gain_and_cost():
     np.testing.assert_allclose(whole.peak(), curves.peak())
     np.testing.assert_allclose(whole.value(whole.peak()), curves.value(curves.peak()))
     np.testing.assert_array_equal(whole.limit(1.0), curves.stop.max(1))
-
-
-class TestSpared:
-    """What a query may cost at most, so that the others can still buy what is worth more."""
-
-    # Two queries with a short piece that is worth much, and one whose second piece is long and worth little.
-    MENU = (
-        Option(
-            Pieces(
-                np.array([[0.1, 0.0], [0.1, 0.0], [0.09, 0.001]]),
-                np.array([[10.0, 0.0], [10.0, 0.0], [10.0, 5.0]]),
-                np.array([[20, 20], [20, 20], [20, 1000]]),
-            )
-        ),
-    )
-
-    def test_a_long_piece_leaves_to_the_others_what_they_would_buy_at_its_price(self):
-        most = spared(self.MENU, clear_menu(self.MENU, 40.0), 40.0)
-        assert most[2] == pytest.approx(40.0 - 20.0)
-
-    def test_a_piece_that_is_worth_more_than_those_of_the_others_may_take_what_they_have(self):
-        most = spared(self.MENU, clear_menu(self.MENU, 40.0), 40.0)
-        assert most[0] == most[1] == pytest.approx(40.0)
-
-    def test_nothing_is_spared_where_nothing_is_bought(self):
-        menu = [Option(Pieces(np.zeros((2, 1)), np.ones((2, 1)), np.ones((2, 1), dtype=np.int64)))]
-        assert np.isinf(spared(menu, clear_menu(menu, 10.0), 10.0)).all()

@@ -5,9 +5,6 @@ compared by what they are expected to cost (`market.pieces`), so the budget is n
 what is *sent* is reserved in full as everywhere. The market is cleared again as costs become known: after every few
 answers, when the queue is empty, and when a route leaves.
 
-**Long answers.** Where one answer can cost a good part of what is left, it is limited so that the others can still buy
-what is worth more (`market.pieces.spared`), and after answers whose costs were not expected it is cleared again.
-
 **Fallback.** A request that a route refuses, or fails at after all attempts, waits again without that route; it fails
 when none is left. A dead route leaves the menu of all requests. What was spent on it stays spent: the budget is one.
 
@@ -32,7 +29,6 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.arrays import Array
 from shadowprice.cost import prompt_bound
 from shadowprice.engine.scheduler import Batch, Report, Round, Work
 from shadowprice.engine.sites import FIRST_LESSON, Kept, Site, Turn, replace_solve, solve_of, with_one
@@ -43,15 +39,12 @@ from shadowprice.formats.routes import Route
 from shadowprice.market.gittins import chunks
 from shadowprice.market.menu import clear_menu
 from shadowprice.market.options import DECLINE, Option, at_price
-from shadowprice.market.pieces import Pieces, spared
+from shadowprice.market.pieces import Pieces
 from shadowprice.market.samples import next_samples
 from shadowprice.types import Completion, Forecast, Request, Result
 
 _STEPS = 24  # clearings of a batch, about; at least `_FEWEST` answers apart
 _FEWEST = 8
-_MATTERS = 0.02  # share of what is left of the budget: an answer that takes as much changes what the others can buy
-_LEAST = 2.0  # times what an answer is expected to cost: it may always cost as much
-_MANY = 2500  # requests that wait: an answer that costs 50 times the mean does not matter to so many
 
 
 class Routed:
@@ -95,8 +88,6 @@ class Routed:
         self._wrong: dict[int, int] = {}  # answers of any route that are known to be wrong, by place
         self._charged: dict[int, dict[str, int]] = {}  # units by route, by place
         self._answers = 0  # since the last clearing
-        self._surprise = 0.0  # units that those answers cost more than was expected
-        self._matters = np.inf  # units: if they cost as much more, or less, the market is cleared again
         self._outdated = True
 
     @property
@@ -188,7 +179,7 @@ class Routed:
 
     def done(self, report: Report) -> Result | None:
         place, site = report.work.place, self._sites[self._names[report.work.route]]
-        _, expected = self._running.pop(place)
+        del self._running[place]
         site.units += report.cost
         by_route = self._charged.setdefault(place, {})
         by_route[site.route.name] = by_route.get(site.route.name, 0) + report.cost
@@ -196,9 +187,7 @@ class Routed:
         if report.completion is None:
             return self._after_error(report, site)
         self._answers += 1
-        self._surprise += report.cost - expected
-        enough = self._answers >= max(_FEWEST, len(self._batch) // _STEPS)
-        if enough or abs(self._surprise) > self._matters:
+        if self._answers >= max(_FEWEST, len(self._batch) // _STEPS):
             self._outdated = True
         self._learn(place, site, report.completion)
         return self._answered(place, site, report.completion, report.correct)
@@ -302,7 +291,7 @@ class Routed:
     def _clear(self, available: int) -> None:
         """Finds the price, and the option of every request that waits."""
         batch = self._batch
-        self._queue, self._outdated, self._answers, self._surprise = [], False, 0, 0.0
+        self._queue, self._outdated, self._answers = [], False, 0
         waiting = np.array(
             [place for place, ended in enumerate(batch.ended) if not ended and place not in self._running],
             dtype=np.intp,
@@ -311,24 +300,19 @@ class Routed:
         # What is under way is reserved in full, and will return what it does not use.
         returned = sum(max(0.0, work.bound - expected) for work, expected in self._running.values())
         supply = available + returned
-        self._matters = _MATTERS * supply if waiting.size < _MANY else np.inf
         if not waiting.size or not live:
             return
         menu = [self._option(self._sites[number], waiting, available) for number in live]
         cleared = clear_menu(menu, supply)
         bought = np.flatnonzero(cleared.option != DECLINE)
         surplus = np.zeros((len(menu) + 1, waiting.size))  # of every option at the price; the last: to decline
-        most = spared(menu, cleared, supply) if waiting.size < _MANY else np.full(waiting.size, np.inf)
-        most = np.maximum(most, _LEAST * cleared.cost)
-        limits = np.zeros(waiting.size)
+        limits = np.zeros(waiting.size, dtype=np.int64)
         for number, option in enumerate(menu):
             _, cost, value = at_price(option, np.asarray(cleared.price))
             surplus[number] = value - cleared.price * cost
             curves = option.curves
             assert isinstance(curves, Pieces)
-            limit = curves.limit(cleared.price * float(option.rate))
-            spare = most / float(option.rate) - self._entry(self._sites[live[number]], waiting)
-            limits = np.where(cleared.option == number, np.minimum(limit, np.floor(spare)), limits)
+            limits = np.where(cleared.option == number, curves.limit(cleared.price * float(option.rate)), limits)
         # The surest first: those who are almost indifferent can still adapt to what the others cost.
         sure = -np.diff(np.sort(surplus, axis=0)[-2:], axis=0)[0]
         for at in bought[np.argsort(sure[bought], kind="stable")].tolist():
@@ -343,7 +327,7 @@ class Routed:
     def _option(self, site: Site, waiting: NDArray[np.intp], available: int) -> Option:
         rates, prompt = site.route.rates, self._prompt[waiting]
         payable = np.array([rates.limit(int(tokens), available) for tokens in prompt.tolist()], dtype=np.float64)
-        entry = self._entry(site, waiting)
+        entry = site.expected_share() * prompt * rates.entry(1)
         forecast = self._expected(site).take(waiting)
         if self._kept:
             gain = [self._kept[place].chance if place in self._kept else 0.0 for place in waiting.tolist()]
@@ -357,10 +341,6 @@ class Routed:
             left = self.samples - site.taken[waiting]
             pieces = pieces.repeated(*next_samples(forecast.solve, wrong, left, self.correlation))
         return Option(pieces, rates.output / 10**6)
-
-    def _entry(self, site: Site, waiting: NDArray[np.intp]) -> Array:
-        """What a prompt is expected to cost, in output tokens."""
-        return site.expected_share() * self._prompt[waiting] * site.route.rates.entry(1)
 
     def _expected(self, site: Site) -> Forecast:
         """The forecast of a route, corrected by the answers that have ended there."""

@@ -7,7 +7,6 @@ options of a menu are compared by what they are expected to cost, not by what th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Self
 
 import numpy as np
@@ -16,10 +15,6 @@ from numpy.typing import ArrayLike, NDArray
 from shadowprice.arrays import Array, checked
 from shadowprice.market.curve import Curve
 from shadowprice.market.gittins import Chunks
-from shadowprice.market.menu import MenuClearing
-from shadowprice.market.options import Option, envelope
-
-_LEVELS = 12  # prices at which it is known what the others buy
 
 
 class Pieces(Curve):
@@ -101,39 +96,9 @@ class Pieces(Curve):
         bought: Array = np.minimum(np.where(above, self.length, 0.0).sum(-1), self.cap)
         return bought
 
-    def least(self, price: float) -> Array:
-        """The slope of the last piece that is worth `price`; at least the first piece is bought."""
-        worth = self.slope > price
-        worth[:, 0] = True
-        least: Array = np.where(worth, self.slope, np.inf).min(-1)
-        return least
-
     def limit(self, price: float) -> NDArray[np.int64]:
         """The age at which an answer is stopped: where its slope falls below the price; at least the first piece."""
         worth = self.slope > price
         worth[:, 0] = True
         stops: NDArray[np.int64] = np.where(worth, self.stop, 0).max(-1)
         return stops
-
-
-def spared(menu: Sequence[Option], cleared: MenuClearing, supply: float) -> Array:
-    """The units that each query may cost at most, so that the others can still buy what is worth more.
-
-    A query that takes far more than expected makes money dearer for all others. It may continue while its last piece is
-    worth what they would pay then. So what the others buy at the slope of that piece is left to them.
-    """
-    slope = np.zeros(len(menu[0]))
-    for number, option in enumerate(menu):
-        assert isinstance(option.curves, Pieces)
-        last = option.curves.least(cleared.price * float(option.rate)) / float(option.rate)
-        slope = np.where(cleared.option == number, last, slope)
-    if not (slope > 0).any():
-        return np.full(slope.size, np.inf)
-    prices = np.geomspace(slope[slope > 0].min(), slope.max(), _LEVELS)
-    own = np.array([envelope(menu, level).cost for level in prices])
-    left = np.maximum(0.0, supply - (own.sum(1, keepdims=True) - own))
-    level = np.interp(np.log(np.maximum(slope, 1e-300)), np.log(prices), np.arange(_LEVELS))
-    below, query = np.minimum(level.astype(np.intp), _LEVELS - 2), np.arange(slope.size)
-    share = level - below
-    spare: Array = (1 - share) * left[below, query] + share * left[below + 1, query]
-    return np.where(slope > 0, spare, np.inf)
