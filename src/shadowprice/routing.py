@@ -138,7 +138,7 @@ def open_routing(
     correlation = sum(learned) / len(learned) if learned else _CORRELATION
     revisers = _revisers(routes) if scouts else {}
     revised = [
-        load(half_folder(route.forecaster)) if route.forecaster and _is_revised(route, revisers) else own
+        _revised(route.forecaster) if route.forecaster and any(name == route.name for _, name in revisers) else own
         for route, own in zip(routes, chosen, strict=True)
     ]
     together = trained_together([route.forecaster for route in routes])
@@ -162,8 +162,13 @@ def _name(folder: Path, scouts: bool) -> str:
     return f"forecaster {fingerprint(folder)}{more}"
 
 
-def _is_revised(route: Route, revisers: Mapping[tuple[str, str], Reviser]) -> bool:
-    return any(other == route.name for _, other in revisers)
+def _revised(folder: str) -> Predictor:
+    """The forecaster that revisers were fitted to."""
+    half = half_folder(folder)
+    if not half.is_dir():
+        fix = "make them again with `shadowprice train --routes`"
+        raise InputError("is missing: the forecasters are of an earlier version", path=half, fix=fix)
+    return load(half)
 
 
 def _revisers(routes: Sequence[Route]) -> dict[tuple[str, str], Reviser]:

@@ -1,6 +1,7 @@
 """`run --routes`: two servers, one budget in money that neither can exceed, and mistakes that cost nothing."""
 
 import json
+import shutil
 from collections import Counter
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 
 from shadowprice.accounts.sqlite import Ledger
 from shadowprice.cli import main
+from shadowprice.errors import InputError
 from shadowprice.forecast import load, predict_all
 from shadowprice.forecast.routes import half_folder
 from shadowprice.formats.routes import read_routes
@@ -165,6 +167,9 @@ def test_train_makes_a_forecaster_for_each_model(tmp_path, capsys):
     revised = opened.predict_revised(prompts)
     assert revised[1].tokens == pytest.approx(fitted.predict(["What is 3 plus 4?"]).tokens)
     assert open_routing(read_routes(tmp_path / "routes.toml")).predict_revised(prompts) is None
+    shutil.rmtree(half_folder(tmp_path / "f" / "dear"))
+    with pytest.raises(InputError, match="make them again with `shadowprice train --routes`"):
+        open_routing(read_routes(tmp_path / "routes.toml"), scouts=True)
     assert main(["train", str(tmp_path / "traces.jsonl"), "--routes", "--from", "default", "--out", "g"]) == 2
 
 
