@@ -104,3 +104,16 @@ def test_keys_are_not_in_what_a_folder_keeps(monkeypatch):
     route = Route("large", LARGE.rates, "http://127.0.0.1:9/v1", api_key_env="LARGE_KEY")
     opened = open_routing([route], forecaster=PromptLength())
     assert "sk-secret-123" not in str(opened.described())
+
+
+def test_a_mistake_names_its_route_and_is_found_before_a_model_is_loaded(monkeypatch):
+    monkeypatch.setenv("LARGE_KEY", "one line\nand another")
+    here = Route("here", SMALL.rates, local="smollm2-135m")
+    there = Route("there", LARGE.rates, "http://127.0.0.1:9/v1", api_key_env="LARGE_KEY")
+    loaded = []
+    with pytest.raises(InputError, match="route there: the API key contains characters"):
+        open_routing([here, there], forecaster=PromptLength(), local=loaded.append)
+    assert not loaded
+    monkeypatch.setenv("LARGE_KEY", "key")
+    opened = open_routing([here, there], forecaster=PromptLength(), local=lambda route: Counting(TRACES))
+    assert isinstance(opened.backends[0], Counting), "backends are in the order of the routes"

@@ -21,7 +21,15 @@ from shadowprice.errors import InputError
 from shadowprice.forecast import Predictor, default, load, predict_all
 from shadowprice.forecast.folder import fingerprint
 from shadowprice.forecast.revise import Reviser
-from shadowprice.forecast.routes import REVISERS, Together, believed, load_correlation, load_revisers, trained_together
+from shadowprice.forecast.routes import (
+    REVISERS,
+    Together,
+    believed,
+    half_folder,
+    load_correlation,
+    load_revisers,
+    trained_together,
+)
 from shadowprice.formats.files import sha256_of
 from shadowprice.formats.routes import Route, check_contexts
 from shadowprice.types import Forecast, Request
@@ -36,6 +44,7 @@ class Routing(AsyncContext):
     """Routes, with a backend and a forecaster for each, in the same order.
 
     revisers  by the names of two routes: what an answer of the first says about the second
+    revised   the forecasters whose forecasts they revise; empty: those of the routes
     names     of the forecasters, as a run folder keeps them
     together  routes whose forecasters were trained together: how far differences between them can be believed
     correlation  between the grades of two answers to a question: what several samples are worth
@@ -45,6 +54,7 @@ class Routing(AsyncContext):
     backends: Sequence[Backend]
     forecasters: Sequence[Predictor]
     revisers: Mapping[tuple[str, str], Reviser] = field(default_factory=dict)
+    revised: Sequence[Predictor] = ()
     names: Sequence[str] = ()
     correlation: float = _CORRELATION
     together: Sequence[Together] = ()
@@ -73,12 +83,20 @@ class Routing(AsyncContext):
         )
 
     def predict(self, requests: Sequence[Request]) -> list[Forecast]:
-        """A forecast of every request by route; those of a shared forecaster are made once."""
+        """A forecast of every request by route."""
+        return self._predict(self.forecasters, requests)
+
+    def predict_revised(self, requests: Sequence[Request]) -> list[Forecast] | None:
+        """The forecasts that revisers start from; None: those of `predict`."""
+        return self._predict(self.revised, requests) if self.revised else None
+
+    def _predict(self, forecasters: Sequence[Predictor], requests: Sequence[Request]) -> list[Forecast]:
+        """Forecasts of a shared forecaster are made once."""
         made: dict[int, Forecast] = {}
-        for forecaster in self.forecasters:
+        for forecaster in forecasters:
             if id(forecaster) not in made:
                 made[id(forecaster)] = predict_all(forecaster, requests)
-        return believed([made[id(forecaster)] for forecaster in self.forecasters], self.together)
+        return believed([made[id(forecaster)] for forecaster in forecasters], self.together)
 
     def check(self, requests: Sequence[Request]) -> None:
         """Raises InputError if a route could never be used."""
@@ -113,27 +131,44 @@ def open_routing(
     forecasters = [load(route.forecaster) if route.forecaster else None for route in routes]
     if None in forecasters and forecaster is None:
         forecaster = default()
-    opened, backends = [], []
-    for route in routes:
-        backend = _backend(route) if route.base_url else (local or _local)(route)
-        context = getattr(getattr(backend, "server", None), "context", None)
-        opened.append(replace(route, context=context) if route.context is None and context else route)
-        backends.append(backend)
     chosen: list[Predictor] = [each or forecaster for each in forecasters]  # type: ignore[misc]
-    names = [_name(Path(route.forecaster)) if route.forecaster else name for route in routes]
+    names = [_name(Path(route.forecaster), scouts) if route.forecaster else name for route in routes]
     folders = dict.fromkeys(Path(route.forecaster).parent for route in routes if route.forecaster)
     learned = [found for folder in folders if (found := load_correlation(folder)) is not None]
     correlation = sum(learned) / len(learned) if learned else _CORRELATION
     revisers = _revisers(routes) if scouts else {}
+    revised = [
+        _revised(route.forecaster) if route.forecaster and any(name == route.name for _, name in revisers) else own
+        for route, own in zip(routes, chosen, strict=True)
+    ]
     together = trained_together([route.forecaster for route in routes])
-    return Routing(opened, backends, chosen, revisers, names, correlation, together)
+    # Those that are only connected to come first: a mistake is found before a model is fetched or loaded.
+    backends = {route.name: _backend(route) for route in routes if route.base_url}
+    backends |= {route.name: (local or _local)(route) for route in routes if not route.base_url}
+    opened = []
+    for route in routes:
+        context = getattr(getattr(backends[route.name], "server", None), "context", None)
+        opened.append(replace(route, context=context) if route.context is None and context else route)
+    each = [backends[route.name] for route in routes]
+    return Routing(opened, each, chosen, revisers, revised if scouts else (), names, correlation, together)
 
 
-def _name(folder: Path) -> str:
+def _name(folder: Path, scouts: bool) -> str:
     """Identifies a forecaster and what it was trained together with."""
-    others = folder.parent / REVISERS
+    others, half = folder.parent / REVISERS, half_folder(folder)
     more = f" with {sha256_of(others)}" if others.exists() else ""
+    if scouts and half.exists():
+        more += f" and {fingerprint(half)}"
     return f"forecaster {fingerprint(folder)}{more}"
+
+
+def _revised(folder: str) -> Predictor:
+    """The forecaster that revisers were fitted to."""
+    half = half_folder(folder)
+    if not half.is_dir():
+        fix = "make them again with `shadowprice train --routes`"
+        raise InputError("is missing: the forecasters are of an earlier version", path=half, fix=fix)
+    return load(half)
 
 
 def _revisers(routes: Sequence[Route]) -> dict[tuple[str, str], Reviser]:
@@ -157,7 +192,10 @@ def _revisers(routes: Sequence[Route]) -> dict[tuple[str, str], Reviser]:
 def _backend(route: Route) -> Backend:
     from shadowprice.backends.openai import OpenAIBackend
 
-    return OpenAIBackend(route.base_url, route.model, api_key=route.api_key())
+    try:
+        return OpenAIBackend(route.base_url, route.model, api_key=route.api_key())
+    except InputError as error:
+        raise InputError(f"route {route.name}: {error.problem}", fix=error.fix) from None
 
 
 def _local(route: Route) -> Backend:

@@ -269,7 +269,7 @@ class Run:
             forecasts = self.routing.predict(self.requests)
             self._keep_forecast(names, forecasts[0])
             routed = self.routing.scheduler(settings.max_tokens, settings.attempts, settings.samples)
-            routed.add(self.requests, forecasts)
+            routed.add(self.requests, forecasts, self.routing.predict_revised(self.requests))
             return routed, {}
         forecaster = self._forecaster or default()
         forecast = predict_all(forecaster, self.requests)

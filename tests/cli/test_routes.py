@@ -1,6 +1,7 @@
 """`run --routes`: two servers, one budget in money that neither can exceed, and mistakes that cost nothing."""
 
 import json
+import shutil
 from collections import Counter
 
 import numpy as np
@@ -8,7 +9,9 @@ import pytest
 
 from shadowprice.accounts.sqlite import Ledger
 from shadowprice.cli import main
-from shadowprice.forecast import predict_all
+from shadowprice.errors import InputError
+from shadowprice.forecast import load, predict_all
+from shadowprice.forecast.routes import half_folder
 from shadowprice.formats.routes import read_routes
 from shadowprice.formats.traces import write_traces
 from shadowprice.routing import open_routing
@@ -159,6 +162,14 @@ def test_train_makes_a_forecaster_for_each_model(tmp_path, capsys):
     )
     opened = open_routing(read_routes(tmp_path / "routes.toml"), scouts=True)
     assert set(opened.revisers) == {("x", "x"), ("x", "y"), ("y", "x"), ("y", "y")}
+    prompts = [Request("q", "What is 3 plus 4?")]
+    fitted = load(half_folder(tmp_path / "f" / "dear"))  # what revisers were fitted to
+    revised = opened.predict_revised(prompts)
+    assert revised[1].tokens == pytest.approx(fitted.predict(["What is 3 plus 4?"]).tokens)
+    assert open_routing(read_routes(tmp_path / "routes.toml")).predict_revised(prompts) is None
+    shutil.rmtree(half_folder(tmp_path / "f" / "dear"))
+    with pytest.raises(InputError, match="make them again with `shadowprice train --routes`"):
+        open_routing(read_routes(tmp_path / "routes.toml"), scouts=True)
     assert main(["train", str(tmp_path / "traces.jsonl"), "--routes", "--from", "default", "--out", "g"]) == 2
 
 
@@ -204,3 +215,15 @@ def test_plan_writes_a_batch_file_for_each_route(tmp_path, batch, capsys):
     assert "exists" in capsys.readouterr().err
     assert main(["plan", str(path), "--budget", "200k", "--force", *arguments, *errors]) == 2
     assert "is in tokens, and rates are in dollars" in capsys.readouterr().err
+
+
+def test_two_routes_are_never_planned_into_one_file(tmp_path, batch, capsys):
+    names = route("org/m", "http://127.0.0.1:9/v1", CHEAP) + route("org-m", "http://127.0.0.1:9/v1", DEAR)
+    (tmp_path / "routes.toml").write_text(names)
+    path = batch([request_line("q0")])
+    arguments = ["--routes", str(tmp_path / "routes.toml"), "--out", str(tmp_path / "p.jsonl")]
+    assert main(["plan", str(path), "--budget", "$1", *arguments]) == 2
+    message = capsys.readouterr().err
+    assert "routes 'org/m' and 'org-m' would be written to the same file" in message
+    assert message.count("\n") == 1
+    assert not [*tmp_path.glob("p.*")]

@@ -307,6 +307,21 @@ class TestCascade:
         assert revised.tokens[3] != 180.0
         np.testing.assert_array_equal(np.delete(revised.tokens, 3), 180.0)
 
+    def test_a_revision_starts_from_the_forecasts_that_its_reviser_was_fitted_to(self):
+        """Those hardly differ between requests, so others are far from all that the reviser has seen."""
+        world, rng = self.world(), np.random.default_rng(1)
+        alike = Forecast(180.0 * np.exp(0.01 * rng.normal(size=400)), 0.5, 0.9)
+        later = Forecast(alike.tokens * 1.2, 0.5, 0.9)  # of a forecaster that has seen more
+        evidence = Evidence(world.length["cheap"])
+        revisers = {("cheap", "dear"): Reviser.fit(alike, evidence, self.traces(world, "dear"))}
+        scheduler = Routed((CHEAP, DEAR), max_tokens=1000, revisers=revisers)
+        scheduler.add(world.requests, [world.forecasts[0], later], [world.forecasts[0], alike])
+        for place in range(100):
+            scheduler.restore(place, world.answer("cheap", place, 10_000), route="cheap")
+        found, told = scheduler._sites[1].forecast.tokens, np.median(world.length["dear"])
+        assert np.median(found[:100]) == pytest.approx(told, rel=0.1)
+        np.testing.assert_array_equal(found[100:], later.tokens[100:])
+
     @pytest.mark.slow
     def test_an_answer_that_is_likely_wrong_is_bought_again_from_a_dearer_route(self):
         world = self.world()

@@ -133,6 +133,10 @@ def _run_routes(options: argparse.Namespace, out: str, errors: str) -> int:
     rates = routes[0].rates
     parse_budget(options.budget, 1, rates)
     files = [f"{os.path.splitext(out.removesuffix('.gz'))[0]}.{folder_name(route.name)}.jsonl" for route in routes]
+    for at, (route, file) in enumerate(zip(routes, files, strict=True)):
+        if (other := files.index(file)) < at:
+            problem = f"routes {routes[other].name!r} and {route.name!r} would be written to the same file, {file}"
+            raise InputError(problem, path=options.routes, fix="rename one of them")
     refuse_existing(options, *files)
     with ExitStack() as stack:
         found = stack.enter_context(given(options, model=routes[0].model or "-"))

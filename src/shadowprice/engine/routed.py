@@ -77,7 +77,9 @@ class Routed:
         self.samples, self.correlation = samples, correlation
         self._batch = Batch(max_tokens, attempts)
         nothing, none = Forecast([]), np.zeros(0, dtype=np.int64)
-        self._sites = [Site(route, nothing, np.zeros(0), none, np.zeros(0, dtype=bool), none) for route in routes]
+        self._sites = [
+            Site(route, nothing, nothing, np.zeros(0), none, np.zeros(0, dtype=bool), none) for route in routes
+        ]
         self._names = {route.name: number for number, route in enumerate(routes)}
         self._prompt: NDArray[np.int64] = np.zeros(0, dtype=np.int64)  # bounds
         self._queue: list[Turn] = []
@@ -103,10 +105,16 @@ class Routed:
         """What each route was charged."""
         return {site.route.name: site.units for site in self._sites}
 
-    def add(self, requests: Sequence[Request], forecast: Forecast | Sequence[Forecast]) -> None:
-        """Adds requests, with a forecast by route, or one for all routes."""
+    def add(
+        self,
+        requests: Sequence[Request],
+        forecast: Forecast | Sequence[Forecast],
+        revised: Sequence[Forecast] | None = None,
+    ) -> None:
+        """Adds requests, with a forecast by route, or one for all routes; `revised`: those that revisers start from."""
         each = [forecast] * len(self._sites) if isinstance(forecast, Forecast) else list(forecast)
-        if len(each) != len(self._sites) or any(len(some) != len(requests) for some in each):
+        starts = each if revised is None else list(revised)
+        if any(len(some) != len(self._sites) or {*map(len, some)} != {len(requests)} for some in (each, starts)):
             raise ValueError("one forecast per route and request is needed")
         before = len(self._batch)
         self._batch.add(requests, each[0])
@@ -115,9 +123,10 @@ class Routed:
         self._prompt = np.concatenate([self._prompt, [prompt_bound(request.body) for request in requests]]).astype(
             np.int64
         )
-        for site, some in zip(self._sites, each, strict=True):
+        for site, some, start in zip(self._sites, each, starts, strict=True):
             room = np.array([site.route.room(request) for request in requests], dtype=np.float64)  # NaN: any
             site.forecast = some if not before else Forecast.joined([site.forecast, some])
+            site.revised = start if not before else Forecast.joined([site.revised, start])
             site.corrected = None
             site.cap = np.concatenate([site.cap, np.fmin(own, room)])
             site.age = np.concatenate([site.age, np.zeros(more, dtype=np.int64)])
@@ -205,7 +214,7 @@ class Routed:
         if self.samples > 1 and correct is not None:
             chance = float(correct)
         elif own is not None and answer.finish == "stop":  # not by `correct`: grades are for measuring
-            chance = float(own.chance(self._sites[number].forecast.take([place]), evidence)[0])
+            chance = float(own.chance(self._sites[number].revised.take([place]), evidence)[0])
         again = self.samples > 1 and correct is False and answer.finish == "stop"
         if self.samples > 1 and not chance:
             self._wrong[place] = self._wrong.get(place, 0) + 1
@@ -216,8 +225,8 @@ class Routed:
                 if not again or site.taken[place] >= self.samples:
                     site.cap[place] = 0  # the same answer again
             elif (reviser := self.revisers.get((name, site.route.name))) is not None:
-                second = reviser.second(site.forecast.take([place]), evidence, chance)
-                site.forecast = with_one(site.forecast, place, second)
+                second = reviser.second(site.revised.take([place]), evidence, chance)
+                site.forecast, site.revised = (with_one(each, place, second) for each in (site.forecast, site.revised))
                 site.corrected = None
         before, now = self._kept.get(place), Kept(answer, correct, name, chance, sample)
         self._kept[place] = now if before is None or now.worth >= before.worth else before

@@ -47,6 +47,7 @@ class Site:
 
     route: Route
     forecast: Forecast
+    revised: Forecast  # what revisers start from, and what they found
     cap: Array  # tokens that its context and the caller leave for an answer; 0: not for this request
     age: NDArray[np.int64]  # of answers that ended or were cut here
     ended: NDArray[np.bool_]

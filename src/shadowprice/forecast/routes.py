@@ -1,12 +1,15 @@
 """Forecasters of several models that answered the same questions, and what an answer of one says about another.
 
     OUT/NAME/            a forecaster for each model
+    OUT/NAME~half/       one that was trained on half of the questions: revisers were fitted to its forecasts
     OUT/revisers.json    for every pair of models that share enough questions: a `Reviser`; how far the differences
                          between the forecasts can be believed (`Differences`); and the correlation between the grades
                          of several answers to a question, if traces have them (`market.samples`)
 
 Revisers and differences are fitted on questions that the forecasters were not trained on: one half of them trains the
-forecasters, the other half everything else. The forecasters that are saved are trained on all.
+forecasters, the other half everything else. Questions are forecast by forecasters that were trained on all. Only what
+an answer of another model changes starts from those of the half, as in `scout`: where forecasts are nearly the same for
+all questions, those of another forecaster are far from all that the reviser has seen.
 """
 
 from __future__ import annotations
@@ -34,11 +37,17 @@ from shadowprice.market.samples import correlation_of
 from shadowprice.types import Forecast, Trace
 
 REVISERS = "revisers.json"
+_HALF = "~half"  # no folder of a model ends like this
 
 
 def folder_name(model: str) -> str:
     """The folder of a model's forecaster."""
     return re.sub(r"[^\w.+-]+", "-", model).strip("-.") or "model"
+
+
+def half_folder(folder: str | os.PathLike[str]) -> Path:
+    """By the folder of a model's forecaster: the one whose forecasts are revised."""
+    return Path(f"{os.fspath(folder)}{_HALF}")
 
 
 def train_routes(
@@ -65,7 +74,10 @@ def train_routes(
         progress(f"{model}: training on {sizes(some)}")
         TextForecaster().fit(some).save(place / names[model])
     progress("what an answer of one model says about another")
-    content = {"format": 3, **_between(_halves(by_model), names), "correlation": _correlation(by_model)}
+    halves = _halves(by_model)
+    for model, half in halves.items():
+        half.forecaster.save(half_folder(place / names[model]))
+    content = {"format": 4, **_between(halves, names), "correlation": _correlation(by_model)}
     with replacing([place / REVISERS]) as (file,):
         file.write(orjson.dumps(content))
     return {model: place / name for model, name in names.items()}

@@ -191,9 +191,10 @@ def is_address(url: str) -> bool:
     """Whether a server can have this URL."""
     try:
         address = urlsplit(url)
-        return address.scheme in ("http", "https") and bool(address.hostname) and address.port != 0
+        valid = address.scheme in ("http", "https") and bool(address.hostname) and address.port != 0
     except ValueError:  # a port or an IPv6 address that cannot be
         return False
+    return valid and not re.search(r"\s", url)
 
 
 def _rates(table: Any, fail: Callable[..., NoReturn]) -> Rates:
