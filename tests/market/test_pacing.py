@@ -201,3 +201,19 @@ def test_values_scale_the_price():
 def test_invalid_arguments_are_errors(arguments):
     with pytest.raises(MarketError):
         Pacer(**{"budget": BUDGET, "length": LENGTH, **arguments})
+
+
+@pytest.mark.parametrize(("each", "free"), [(100.0, True), (1000.0, False)])
+def test_a_few_requests_at_once_are_no_rate_while_they_cost_little_of_the_first_window(each, free):
+    pacer, some = Pacer(20_000, LENGTH), requests(9)
+    for second in range(9):
+        pacer.observe(some.take(slice(second, second + 1)))
+        pacer.update(second, each, each)
+    assert (pacer.price == 0) == free
+
+
+def test_more_than_a_few_requests_at_once_are_a_rate():
+    pacer = Pacer(20_000, LENGTH)
+    pacer.update(0, 0, 0)
+    pacer.observe(requests(40))
+    assert pacer.update(10, 0, 0) > 0

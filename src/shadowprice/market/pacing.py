@@ -17,6 +17,8 @@ starts at the clearing price of recent traffic, and the price that the sample cl
 **How many are to come.** F is the share of a window's arrivals that is expected by now: its `shape`, where given, or
 learned from the windows before, each equal to one with a constant rate. Past windows predict a total of arrivals; they
 have the weight of `_PAST` windows against what has arrived: total = (_PAST past + arrived) / (_PAST + F).
+Where no window is past, the first requests may be somebody who tries the gateway, and a few in one second are not the
+rate of an hour: up to `_FIRST`, if `_TRIAL` of the budget pays for them, are not counted, and the price stays as it is.
 
 **What answers really cost** corrects R: units spent over units that were expected for them, over this window and,
 with falling weight, those before.
@@ -52,6 +54,7 @@ _REACT = 0.05  # of the window: how fast mirror descent reacts
 _STEP = 0.5  # the most that the logarithm of the price changes at a time
 _HIGHEST = 1e12  # answers per budget: no market has a higher price
 _PAST = 0.25  # windows
+_FIRST, _TRIAL = 20, 0.05  # requests, and the share of the budget that they may take
 _MARGIN = 0.75  # standard deviations
 _SLOTS = 48  # of a window, in which arrivals are counted
 _FORGET = 0.5  # the weight of the window before
@@ -134,11 +137,13 @@ class Pacer:
         past, progress = self._arrivals.progress(self._now), self._arrivals.progress(time)
         self._arrivals.advance(time)
         self._now = time
-        if len(self._sample) >= self._few:
+        if len(self._sample) < self._few:
+            self._descend(demanded, left, progress - past, 1 - progress)
+        elif self._arrivals.are_first and max(self._spent, self._demanded) <= _TRIAL * (self._spent + rest):
+            self._arrivals.ignore()
+        else:
             ahead = left * bias >= self._budget * (1 - progress)
             self._price = self._sample.price(left, self._arrivals.to_come(), self._arrivals.dispersion, ahead)
-        else:
-            self._descend(demanded, left, progress - past, 1 - progress)
         return self._price
 
     def roll(self, budget: float) -> float:
@@ -230,7 +235,7 @@ class _Arrivals:
         self._start(None)
 
     def _start(self, first: float | None) -> None:
-        self.count = 0
+        self.count = self._ignored = 0
         self._first = first  # the time of the first update: a pacer may start in the middle of a window
         self._counts = np.zeros(_SLOTS)
         self._slot, self._counted, self._time = 0, 0, 0.0
@@ -247,8 +252,17 @@ class _Arrivals:
         """Arrivals expected in a window, judging by those so far."""
         seen = self.progress(self._time) - self.progress(self._first or 0.0)
         if self._past is None:
-            return self.count / max(seen, 1e-3)
+            return (self.count - self._ignored) / max(seen, 1e-3)
         return (_PAST * self._past + self.count) / (_PAST + seen)
+
+    @property
+    def are_first(self) -> bool:
+        """No window is past, and only a few have arrived."""
+        return self._past is None and self.count <= _FIRST
+
+    def ignore(self) -> None:
+        """Those that have arrived say nothing about how many will."""
+        self._ignored = self.count
 
     @property
     def started(self) -> bool:
