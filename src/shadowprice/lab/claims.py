@@ -54,6 +54,7 @@ _STEP = (
     "below the mean length per query eq. 16 gives a million, so that grants end at the forecast median; smaller values "
     "leave room for answers that are longer than forecast"
 )
+_FLAT = "neighbouring values differ by less than their intervals, so that a few answers decide which is best"
 _WRONG = "it knows lengths, not which answers are correct, and pays for wrong ones too"
 _WORDS = "the words of a question say little about how long this model reasons"
 
@@ -80,7 +81,9 @@ CLAIMS = [
         _NOTHING,
     ),
     Claim("Alpha changes no result, and the price is proportional to it", "figure 8", checks.alpha),
-    Claim("A high beta is best for a scarce budget, a lower one for larger budgets", "figure 7", checks.beta_shift),
+    Claim(
+        "A high beta is best for a scarce budget, a lower one for larger budgets", "figure 7", checks.beta_shift, _FLAT
+    ),
     Claim(
         "The adaptive beta is as good as the best fixed one, to within 1 point", "figure 7", checks.beta_adaptive, _STEP
     ),
@@ -97,7 +100,7 @@ CLAIMS = [
         _WRONG,
     ),
     Claim("Policy expected is above CLEAR on average, and nowhere more than 1 point below", "ours", checks.expected),
-    Claim("In metered accounting CLEAR is not below uniform", "ours", checks.metering),
+    Claim("In metered accounting CLEAR is not below uniform", "ours", checks.metering, _CUT),
     Claim(
         "In metered accounting the index is nowhere more than half a point below uniform or CLEAR", "ours", checks.index
     ),
