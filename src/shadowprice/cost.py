@@ -116,7 +116,7 @@ def parse_budget(budget: int | float | str, queries: int, rates: Rates = TOKENS)
         match = _SYNTAX.fullmatch(budget.strip()) if len(budget) < 100 else None
         if match is None:
             if not budget.strip():
-                raise InputError("the budget is empty", fix="write it as 200k, or in quotes as '$5'")
+                raise InputError("budget is empty", fix="write it as 200k, or in quotes as '$5'")
             negative = budget.strip().startswith("-") and budget.strip(" -")[:1].isdigit()
             raise InputError(
                 f"budget {budget!r:.100} is {'negative' if negative else 'not an amount of tokens or money'}",

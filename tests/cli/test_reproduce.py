@@ -63,7 +63,7 @@ class TestAFileNeverSeenBefore:
     def test_broken_lines_are_skipped_with_skip_bad(self, strange, tmp_path, capsys):
         lines = strange_lines()
         for i in range(0, len(lines), 5):
-            lines[i] = ["{", "[]", '{"id": "a"}', '{"id": 1, "prompt": "p", "tokens": 1}', "\x00\xff"][i // 5 % 5]
+            lines[i] = ["{", "[]", '{"id": "a"}', '{"id": "a", "prompt": 1, "tokens": 1}', "\x00\xff"][i // 5 % 5]
         path = strange(lines)
         out = tmp_path / "out"
         assert main(["reproduce", "--traces", str(path), "--out", str(out), "--skip-bad", *SMALL]) == 0

@@ -232,7 +232,7 @@ class TestAServerThatIgnoresItsLimits:
             assert len(server.requests) <= 4
             assert ledger_of(tmp_path) == (server.generated, 0)
         printed = capsys.readouterr().err
-        assert f"limit_ignored {len(server.requests)} times" in printed
+        assert f"{len(server.requests)} answers: longer than their limit" in printed
         assert f"at least {25 * len(server.requests)} tokens generated, 0 of them beyond the budget" in printed
         assert f"{server.url} ignored a limit of 20 tokens: 25; nothing more was sent" in printed
         out, errors = read_jsonl(tmp_path / "out"), read_jsonl(tmp_path / "err")

@@ -11,7 +11,8 @@ from shadowprice.types import Completion, Forecast
 
 def site() -> Site:
     none = np.zeros(2, dtype=np.int64)
-    return Site(Route("a", Rates.dollars("1", "2")), Forecast([10.0, 20.0]), np.zeros(2), none, none > 0, none)
+    forecast = Forecast([10.0, 20.0])
+    return Site(Route("a", Rates.dollars("1", "2")), forecast, forecast, np.zeros(2), none, none > 0, none)
 
 
 def test_prompts_are_expected_by_what_earlier_ones_took_of_their_bounds():

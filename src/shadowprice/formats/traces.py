@@ -78,7 +78,9 @@ def _problem(record: dict[str, Any]) -> str | None:
             continue
         if not isinstance(value, expected) or (isinstance(value, bool) and name not in _FLAGS):
             return f"{name} is {value!r:.40}, not {words}"
-    return None if 0 <= record["tokens"] <= _MOST else f"tokens is {record['tokens']:,}"
+    if record["tokens"] > _MOST:
+        return f"tokens is {record['tokens']:,}: no model generates that many"
+    return f"tokens is {record['tokens']:,}" if record["tokens"] < 0 else None
 
 
 def _trace(record: dict[str, Any]) -> Trace:
