@@ -62,5 +62,5 @@ def _alike(forecast: Forecast) -> float:
     known = float(np.var(np.log(forecast.solved_tokens)))
     unknown = float(np.mean(forecast.solved_spread**2))
     mean = float(np.mean(forecast.solve))
-    told = float(np.var(forecast.solve)) / max(1e-9, mean * (1 - mean))
-    return unknown / (known + unknown) * max(0.0, 1 - told)
+    explained = float(np.var(forecast.solve)) / max(1e-9, mean * (1 - mean))
+    return unknown / (known + unknown) * max(0.0, 1 - explained)

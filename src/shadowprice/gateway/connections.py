@@ -53,7 +53,7 @@ class Response:
                 self.status, self.headers = message.code, message.headers
 
     def expire(self) -> None:
-        """Whoever waits for the rest waits no longer."""
+        """Ends the wait for the rest, with a TimeoutError."""
         for waiting in (self._protocol, self.content) if self.status else (self._protocol,):
             waiting.set_exception(TimeoutError())
 
