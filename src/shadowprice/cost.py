@@ -78,6 +78,8 @@ class Rates:
 
     def limit(self, prompt: int, units: int) -> int:
         """The largest limit whose bound is within `units`; 0 if the prompt alone is above them."""
+        if self is TOKENS:
+            return max(0, units)
         return max(0, (units * _MILLION - prompt * max(self.input, self.cached)) // self.output)
 
     def entry(self, prompt: int) -> float:

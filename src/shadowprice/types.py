@@ -86,9 +86,10 @@ class Forecast:
         """
         found = object.__new__(cls)
         table = np.array(rows, float)
-        for column, name in enumerate(_COLUMNS):
-            object.__setattr__(found, name, None if rows[0][column] is None else table[:, column])
-        object.__setattr__(found, "shape", shape)
+        columns = [table[:, i] for i in range(len(_COLUMNS))] if len(rows) > 1 else table.reshape(-1, 1)
+        found.__dict__.update(zip(_COLUMNS, columns, strict=True), shape=shape)
+        if rows[0][_TAIL] is None:
+            found.__dict__["tail"] = None
         return found
 
     def take(self, who: Sequence[int] | NDArray[np.intp] | NDArray[np.bool_]) -> Forecast:
@@ -135,6 +136,7 @@ def _column(values: Array | None, size: int) -> Array:
 
 
 _COLUMNS = ("tokens", "spread", "solve", "tail", "solved_tokens", "solved_spread")  # of a forecast
+_TAIL = _COLUMNS.index("tail")
 
 
 @dataclass(frozen=True, eq=False)

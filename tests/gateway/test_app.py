@@ -355,3 +355,10 @@ def test_several_answers_are_charged_even_if_the_server_counts_one_of_them(tmp_p
 
     with Server(counts_one) as upstream:
         run(main(upstream))
+
+
+def test_workers_that_are_still_starting_are_no_failure(tmp_path):
+    with Server(model) as upstream:
+        with gateway(upstream.url, tmp_path, "--workers", "4") as (_, process):
+            pass  # it is told to stop as soon as one of them answers
+        assert process.returncode == 0

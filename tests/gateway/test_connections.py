@@ -187,6 +187,7 @@ def test_a_server_without_a_valid_certificate_gets_nothing():
 @pytest.mark.parametrize("begun", [False, True])
 def test_a_server_that_never_ends_is_not_waited_for(begun, monkeypatch):
     monkeypatch.setattr(connections, "_TOTAL", 0.1)
+    monkeypatch.setattr(connections, "_SWEEP", 0.05)
 
     async def work():
         async with Server(b"HTTP/1.1 200 OK\r\n\r\nok" if begun else b"") as server:

@@ -17,7 +17,6 @@ Of 2,133 recorded answers of two small models (arithmetic, prose, code; 2.6 and 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 __all__ = ["Charge", "Density", "Seen", "charge", "is_doubtful", "is_over", "length", "surplus"]
@@ -95,8 +94,7 @@ class Seen(NamedTuple):
     hidden: int = 0  # tokens of its count that only its total shows
 
 
-@dataclass(frozen=True)
-class Charge:
+class Charge(NamedTuple):
     """`least` are the tokens that were certainly generated, if `tokens` is more than a count."""
 
     tokens: int

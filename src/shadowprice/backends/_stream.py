@@ -113,7 +113,8 @@ class Answer:
         return instead
 
     def _count(self, delta: dict[Any, Any]) -> None:
-        if len(delta) == 1 and isinstance(content := delta.get("content"), str):  # nearly all that ever comes
+        # nearly all that ever comes
+        if isinstance(content := delta.get("content"), str) and len(delta) == 1 + ("role" in delta):
             texts, size = [content], length(content)
         else:  # some servers send reasoning twice, under two names: the same text in one delta counts once
             texts = [*dict.fromkeys(generated_texts(delta))]

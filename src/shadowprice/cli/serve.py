@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shadowprice.cli.common import DONE
+from shadowprice.cli.common import DONE, INTERRUPTED
 from shadowprice.cli.options import Commands, add_command
 from shadowprice.cli.terminal import say
 from shadowprice.errors import InputError
@@ -240,5 +240,7 @@ def _supervise(config: Config, listener: socket.socket, options: argparse.Namesp
                 say(f"a worker ended with {each.returncode}: another one is started")
                 time.sleep(1.0)
                 workers[place] = start()
-    ended = [each.wait() for each in workers]  # one that had not begun yet is ended by the signal itself
-    return next((code for code in ended if code not in (DONE, -signal.SIGTERM)), DONE)
+    ended = [each.wait() for each in workers]
+    # One that had not begun to serve is interrupted by the signal, or ended by it.
+    stopped = (DONE, INTERRUPTED, -signal.SIGTERM, -signal.SIGINT)
+    return next((code for code in ended if code not in stopped), DONE)

@@ -116,7 +116,7 @@ class Calibration:
         median = self.centre + self.shift + self.slope * (length - self.centre)
         wide = min(max(spread * self.spread, _SPREADS[0]), _SPREADS[1])
         chance = min(max(solve, 0.005), 0.995)
-        chance = float(expit(self.odds_shift + self.odds_slope * math.log(chance / (1 - chance))))
+        chance = 1 / (1 + math.exp(-(self.odds_shift + self.odds_slope * math.log(chance / (1 - chance)))))
         shorter = median - self.gap * (1 - chance)
         return (
             math.exp(min(max(median, 0.0), _LONGEST)),

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -44,7 +43,7 @@ _MIX_INT, _PAIR_INT = 0xD6E8FEB86659FD93, 0xA24BAED4963EE407  # odd numbers with
 _MIX, _PAIR = np.uint64(_MIX_INT), np.uint64(_PAIR_INT)
 _STEM = 5  # the first letters of a longer word are a feature of their own
 _COUNTED = b"$=?\n,^+"  # signs that have a column of their own in the structure
-_WORD = re.compile(rb"\\?[a-z\x80-\xff]+|\\|[0-9]+|[^\s\0]")
+_WORD = re.compile(rb"[a-z\x80-\xff]+|[0-9]+|\\[a-z\x80-\xff]*|[^\s\0]")
 _DIGITS = bytes.maketrans(b"123456789", b"0" * 9)
 _ALL_BITS = (1 << 64) - 1
 _ZERO, _BACKSLASH, _LETTERS = ord("0"), ord("\\"), b"abcdefghijklmnopqrstuvwxyz\\"
@@ -69,45 +68,47 @@ def features(texts: Sequence[str]) -> tuple[sparse.csr_array, Array]:
     return sparse.vstack(hashed_parts, format="csr"), np.vstack(structures)
 
 
-def features_of_one(text: str) -> tuple[list[int], list[float], list[float]]:
-    """The same for one text: the columns of its words, their values, and the structure."""
+def features_of_one(text: str) -> tuple[dict[int, float], list[float]]:
+    """The same for one text: column to value, not yet scaled to length 1, and the structure."""
     data = _encoded(text).translate(_DIGITS)
     words = _WORD.findall(data)
-    found = [_word(word) for word in words]
-    columns = [hashed >> 64 - _BITS for hashed, _ in found]
-    columns += [stem for _, stem in found if stem is not None]
-    before = 0
-    for place, (hashed, _) in enumerate(found):
-        if place:
-            columns.append(_mixed_one(before * _PAIR_INT + hashed) >> 64 - _BITS)
+    counts: dict[int, int] = {}
+    numbers = longest = commands = letters = 0
+    before: int | None = None
+    for hashed, columns, digits, command, letter in map(_word, words):
+        for column in columns:
+            counts[column] = counts.get(column, 0) + 1
+        if before is not None:
+            pair = _mixed_one(before * _PAIR_INT + hashed) >> 64 - _BITS
+            counts[pair] = counts.get(pair, 0) + 1
         before = hashed
-    counts = Counter(columns)
-    values = [1 + math.log(count) if count > 1 else 1.0 for count in counts.values()]
-    norm = math.sqrt(sum([value * value for value in values]))
-    numbers = [len(word) for word in words if word[0] == _ZERO]
-    structure = [
-        len(data) - 1,
-        len(words),
-        len(numbers),
-        sum([word[0] == _BACKSLASH for word in words]),
-        sum([len(word) == 1 and word[0] in _LETTERS for word in words]),
-        *[data.count(sign) for sign in _COUNTED],
-        max(numbers, default=0),
-    ]
+        if digits:
+            numbers += 1
+            if digits > longest:
+                longest = digits
+        commands += command
+        letters += letter
+    signs = [data.count(sign) for sign in _COUNTED]
+    structure = [len(data) - 1, len(words), numbers, commands, letters, *signs, longest]
     different = len(counts) / max(1, 2 * len(words) - 1)
-    return list(counts), [value / norm for value in values], [*map(math.log1p, structure), different]
+    values = {column: 1 + math.log(count) if count > 1 else 1.0 for column, count in counts.items()}
+    return values, [*map(math.log1p, structure), different]
 
 
 @lru_cache(2**14)
-def _word(word: bytes) -> tuple[int, int | None]:
-    """The hash of a word, and the column of its stem, if it has one."""
-    total, stem, power = 0, None, 1
+def _word(word: bytes) -> tuple[int, tuple[int, ...], int, bool, bool]:
+    """The hash of a word, its columns (its own, and that of its stem, if it has one), how many digits it has, and
+    whether it is a LaTeX command or one letter."""
+    total, stem, power = 0, [], 1
     for place, byte in enumerate(word):
         total += (byte + 1) * power
         power = power * _P & _ALL_BITS
         if place == _STEM - 1 and len(word) > _STEM:
-            stem = _mixed_one(total + 1) >> 64 - _BITS
-    return _mixed_one(total), stem
+            stem = [_mixed_one(total + 1) >> 64 - _BITS]
+    hashed, first = _mixed_one(total), word[0]
+    digits = len(word) if first == _ZERO else 0
+    letter = len(word) == 1 and first in _LETTERS
+    return hashed, (hashed >> 64 - _BITS, *stem), digits, first == _BACKSLASH, letter
 
 
 def _mixed_one(hashed: int) -> int:

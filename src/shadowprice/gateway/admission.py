@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -33,8 +32,7 @@ _USUAL = 0.9  # of answers have ended by then
 _BYTES = 4  # of a token of a prompt, as a rule
 
 
-@dataclass(frozen=True)
-class Terms:
+class Terms(NamedTuple):
     """What a request asks for on one route.
 
     own     its own limit; cap: the most that any request gets
@@ -115,8 +113,7 @@ class Purse(NamedTuple):
     price: float
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(NamedTuple):
     """granted: all it asked for; shrunk: less; declined: not worth the price; exhausted: a budget is used up.
 
     grant     tokens of each answer

@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from shadowprice.errors import MarketError
-from shadowprice.forecast import Predictor
+from shadowprice.forecast import Forecaster, Predictor
 from shadowprice.forecast.text import TextForecaster
 from shadowprice.gateway.admission import Terms, offers_of
 from shadowprice.market.posted import Offers
@@ -39,7 +39,10 @@ def appraise(
 ) -> list[Appraisal]:
     """The forecasts of requests and, if they are wanted, their offers."""
     cut = [text if len(text) <= 2 * _LONGEST else f"{text[:_LONGEST]}\n{text[-_LONGEST:]}" for text in texts]
-    forecast = predictor.predict([Request("", text) for text in cut])
+    if isinstance(predictor, Forecaster):  # it takes texts as well; a request takes as long as a tenth of a forecast
+        forecast = predictor.predict(cut)
+    else:
+        forecast = predictor.predict([Request("", text) for text in cut])
     rows = _rows(forecast)
     if not wanted:
         return [Appraisal(row, None) for row in rows]

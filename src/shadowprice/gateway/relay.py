@@ -292,6 +292,8 @@ def split_events(data: bytes) -> list[bytes]:
 
 
 async def _some(response: Response, most: int) -> bytes:
+    if response.content.is_eof() and response.content.total_bytes <= most:  # it has arrived: nothing to wait for
+        return response.content.read_nowait(-1)
     parts, size = [], 0
     async for chunk in response.content.iter_any():
         parts.append(chunk)
