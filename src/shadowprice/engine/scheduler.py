@@ -57,6 +57,7 @@ class Work(NamedTuple):
 class Report(NamedTuple):
     """The outcome of a piece of work: a completion or an error, its cost, and the number of attempts.
 
+    vote       the final answer, in one form for all answers that agree; None: it has none, or nobody asked
     attempts   that count: those made while the server was known to be down do not
     postponed  nothing was generated, in an outage: the same work is to be sent again unless its attempts are used up
     """
@@ -68,6 +69,7 @@ class Report(NamedTuple):
     attempts: int = 1
     correct: bool | None = None
     postponed: bool = False
+    vote: str | None = None
 
 
 @dataclass(frozen=True)

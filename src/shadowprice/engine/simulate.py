@@ -32,11 +32,12 @@ def simulate(
     *,
     rates: Rates | Mapping[str, Rates] = TOKENS,
     correct: Callable[[Work, Completion], bool] | None = None,
+    vote: Callable[[Work, Completion], str | None] | None = None,
 ) -> Outcome:
     """Drives `scheduler` until nothing is worth its price, one piece of work at a time.
 
-    `answer` is the recorded answer to a piece of work, `correct` whether an answer that ended is correct. `rates` may
-    be given by route.
+    `answer` is the recorded answer to a piece of work, `correct` whether an answer that ended is correct, `vote` what
+    it votes for. `rates` may be given by route.
     """
     outcome = Outcome(budget)
     while work := scheduler.next(budget - outcome.spent):
@@ -47,7 +48,8 @@ def simulate(
         outcome.work.append(work)
         outcome.found.append(found)
         graded = correct(work, found) if correct and found.finish == "stop" else None
-        if result := scheduler.done(Report(work, cost, found, correct=graded)):
+        said = vote(work, found) if vote and found.finish == "stop" else None
+        if result := scheduler.done(Report(work, cost, found, correct=graded, vote=said)):
             outcome.results.append(result)
     outcome.rest = scheduler.close()
     return outcome
