@@ -128,6 +128,20 @@ def test_a_scarce_budget_buys_no_votes():
     assert max(Counter(work.place for work in outcome.work).values()) == 1
 
 
+def test_an_answer_that_ran_into_its_own_limit_is_bought_again_and_one_that_the_price_cut_is_not():
+    world = World(silent=0.0)
+    scheduler = world.scheduler()
+    for place, tokens in ((3, 1000), (4, 500)):
+        part = Completion(f"cheap {place} 0", tokens, "length", "server", input_tokens=9)
+        scheduler.restore(place, part, sample=0, route="cheap")
+    outcome, results = world.simulated(AMPLE, scheduler)
+    bought = Counter(work.place for work in outcome.work)
+    assert bought[3] >= 1
+    assert bought[4] == 0
+    outcomes = {result.id: result.outcome for result in results}
+    assert (outcomes["r3"], outcomes["r4"]) == ("finished", "truncated")
+
+
 def test_a_dearer_route_may_overrule_a_cheaper_one():
     world = World((CHEAP, DEAR))
     outcome, results = world.simulated(6_000_000, world.scheduler())

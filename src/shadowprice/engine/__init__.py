@@ -9,6 +9,7 @@ landing     any of these, and landings for what they leave without an answer
 probing     which requests are asked for their final answer while they run
 loops       answers that repeat themselves
 routed      several models at one price: `market.menu`, in expected cost
+voting      answers that nobody grades: what leads, and what more would change (`market.votes`)
 auto        index where answers can be continued, else expected: the default of `run`
 fixed       the same grant for every request: collecting traces, asking a teacher
 prompts     prompts that state the limit

@@ -234,14 +234,15 @@ class Routed:
         name, voted = own_site.route.name, bool(self._voted[place])
         evidence = Evidence([answer.tokens], [float(answer.finish == "length")])
         own = self.revisers.get((name, name))
-        chance = 0.0 if answer.finish == "length" else 1.0
+        whole = answer.finish == "stop"
+        chance = float(whole)
         if self.samples > 1 and correct is not None:
             chance = float(correct)
-        elif own is not None and answer.finish == "stop":  # not by `correct`: grades are for measuring
+        elif own is not None and whole:  # not by `correct`: grades are for measuring
             chance = float(own.chance(own_site.revised.take([place]), evidence)[0])
-        elif voted:
+        elif voted and (whole or answer.tokens >= own_site.cap[place]):  # not if the price has cut it
             chance = solve_of(own_site.forecast, place)
-        again = (voted or (self.samples > 1 and correct is False)) and answer.finish == "stop"
+        again = chance > 0 if voted else self.samples > 1 and correct is False and whole
         if self.samples > 1 and not chance:
             self._wrong[place] = self._wrong.get(place, 0) + 1
         sample = int(own_site.taken[place])
@@ -251,7 +252,7 @@ class Routed:
                 if not again or site.taken[place] >= self.samples:
                     site.cap[place] = 0  # the same answer again
             elif (reviser := self.revisers.get((name, site.route.name))) is not None:
-                second = reviser.second(site.revised.take([place]), evidence, chance)
+                second = reviser.second(site.revised.take([place]), evidence, chance if whole else 0.0)
                 site.forecast, site.revised = (with_one(each, place, second) for each in (site.forecast, site.revised))
                 site.corrected = None
         before, now = self._kept.get(place), Kept(answer, correct, name, chance, sample)

@@ -36,7 +36,7 @@ class Voting:
         return self._ended >= _TOLD and 2 * self._voted < self._ended
 
     def add(self, place: int, answer: Kept, vote: str | None) -> None:
-        """One more answer; `answer.chance` is what such an answer promises, before anything is known of the request."""
+        """One more answer, with the chance that such an answer is correct; 0 where the price has cut it short."""
         standing = self._standing.get(place, Standing.empty(1))
         whole = answer.answer.finish == "stop"
         if whole:
