@@ -133,7 +133,8 @@ def add(commands: Commands) -> None:
         default=1,
         metavar="K",
         help="answers per request from its grant, one after the other, until one is correct (default: 1); "
-        "with --routes each from the route that is worth most then",
+        "with --routes each from the route that is worth most then, and where nothing is graded the answer that most "
+        "agree on",
     )
     command.add_argument(
         "--temperature",

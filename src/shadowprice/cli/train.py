@@ -37,7 +37,8 @@ that comes with the package. The report then also says how good it was before; t
 forecaster was trained on the same questions.
 
 --routes trains a forecaster for each model in the traces, in folders of OUT, how far their forecasts can be
-compared, and what an answer of one model says about the others: name them in a file of routes (docs/routes.md).
+compared, and what an answer of one model says about the others; from several answers to a question also what
+further answers are worth: name them in a file of routes (docs/routes.md).
 
   shadowprice train small.jsonl.gz large.jsonl.gz --routes --out forecasters
 
@@ -143,11 +144,12 @@ def train(options: argparse.Namespace) -> int:
 def _train_routes(options: argparse.Namespace) -> int:
     from shadowprice.forecast.routes import train_routes
     from shadowprice.forecast.training import read_training_traces
+    from shadowprice.grading.agreement import Ballots
 
     if options.start or options.report or options.scout or options.kind == "encoder":
         raise InputError("--from, --report, --scout and --kind encoder with --routes", fix="leave them out")
     traces = read_training_traces(options.traces)
-    folders = train_routes(traces, options.out, progress=_progress(quiet=options.quiet))
+    folders = train_routes(traces, options.out, vote=Ballots().vote, progress=_progress(quiet=options.quiet))
     if options.json:
         print(
             json.dumps({"out": options.out, "traces": len(traces), "models": {m: str(f) for m, f in folders.items()}})
