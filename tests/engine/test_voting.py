@@ -53,6 +53,13 @@ def test_an_answer_that_says_nothing_final_does_not_vote_and_is_given_only_if_no
     assert (alone.leading(0).answer.text, alone.votes(0)) == ("whole", 0)
 
 
+def test_an_ended_vote_is_forgotten():
+    some = voting(("first", "x"), ("second", "y"))
+    some.end(0)
+    some.add(0, answer("third"), "z")
+    assert (some.leading(0).answer.text, some.votes(0)) == ("third", 1)
+
+
 def test_nothing_more_is_needed_once_nothing_can_change():
     assert adds(voting(("a", "x")))
     assert adds(voting(("a", "x")), left=2)

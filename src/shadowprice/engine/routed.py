@@ -284,6 +284,7 @@ class Routed:
             which = {"sample": kept.sample, "samples": int(sum(site.taken[place] for site in self._sites))}
         if self._voted[place]:
             which["votes"] = self._voting.votes(place)
+            self._voting.end(place)
         return self._batch.answered(place, kept.answer, kept.correct, route=kept.route, charged=charged, **which)
 
     def _after_error(self, report: Report, site: Site) -> Result | None:

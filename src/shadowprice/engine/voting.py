@@ -67,6 +67,11 @@ class Voting:
         standing = self._standing[place]
         return int(standing.votes[0, standing.leader[0]]) if standing.groups else 0
 
+    def end(self, place: int) -> None:
+        """Forgets the answers to a request that has its result."""
+        for known in (self._standing, self._said, self._silent):
+            known.pop(place, None)
+
     def ahead(self, places: Sequence[int], chance: Array, left: NDArray[np.int64]) -> tuple[Array, Array]:
         """What further answers of a route add: shares of its chance, and the chance that each is needed."""
         by_groups: defaultdict[int, list[int]] = defaultdict(list)

@@ -42,8 +42,8 @@ from shadowprice.errors import MarketError
 
 CORRELATION = 0.5  # between the grades of two answers to a question, where no traces say what it is
 AGREEMENT = 0.16  # the chance that two wrong answers agree: of 16 answers to each of 12 questions (`datasets.shipped`)
-_AHEAD = 3  # further answers that are looked at together; two where there are many different ones
-_MANY = 3
+_AHEAD, _AHEAD_OF_SEVERAL = 3, 2  # further answers that are looked at together, before and after answers differ
+_AT_ONCE = 4096  # queries, so that what is looked at fits into memory
 _LEAST = 1e-9  # a chance that is worth nothing
 _Z, _WEIGHT = np.polynomial.hermite_e.hermegauss(32)
 _WEIGHT = _WEIGHT / _WEIGHT.sum()
@@ -157,15 +157,16 @@ class Votes:
         Row i may have `left` more answers of the route. Shares fall along a row.
         """
         p = np.broadcast_to(np.asarray(chance, dtype=np.float64), len(standing))
-        depth = np.minimum(left, _AHEAD if standing.groups <= _MANY else _AHEAD - 1)
+        depth = np.minimum(left, _AHEAD if standing.groups <= 1 else _AHEAD_OF_SEVERAL)
         depth = np.broadcast_to(np.maximum(depth, 0), len(standing))
         gain, reach = (np.zeros((len(standing), max(1, int(depth.max(initial=1))))) for _ in range(2))
         for each in np.unique(depth[depth > 0]).tolist():
-            who = np.flatnonzero(depth == each)
-            some = standing.take(who)
-            value, needed = self._look(some, p[who], each)
-            total = some.total[:, None]
-            gain[who, :each], reach[who, :each] = np.diff(value, axis=1) / total, needed / total
+            alike = np.flatnonzero(depth == each)
+            for who in np.split(alike, range(_AT_ONCE, alike.size, _AT_ONCE)):
+                some = standing.take(who)
+                value, needed = self._look(some, p[who], each)
+                total = some.total[:, None]
+                gain[who, :each], reach[who, :each] = np.diff(value, axis=1) / total, needed / total
         slope = _falling(gain, reach)
         alone = np.maximum(self._chances(p) @ _WEIGHT, 1e-300)  # p, as the integral has it
         return slope / alone[:, None], np.where(slope > 0, reach, 0.0)
