@@ -33,10 +33,16 @@ def agree(one: str, other: str) -> bool:
         return True
     if _is_quantity(one) and _is_quantity(other):
         return bool(grade("numeric", one, other, relative=_EXACTLY).correct)
-    kind = usual_grader(other)
-    if kind == "math" and importlib.util.find_spec("math_verify") is None:
-        return False  # formulas that are written differently are then different
-    return bool(grade(kind, rf"\boxed{{{one}}}", other).correct)
+    kinds = usual_grader(one), usual_grader(other)
+    if kinds != ("math", "math"):  # each grader for the gold that it is made for
+        pairs = ((kinds[1], one, other), (kinds[0], other, one))
+        return any(grade(kind, _boxed(answer), gold).correct for kind, answer, gold in pairs if kind != "math")
+    # Without math-verify, formulas that are written differently are different.
+    return importlib.util.find_spec("math_verify") is not None and bool(grade("math", _boxed(one), other).correct)
+
+
+def _boxed(final: str) -> str:
+    return rf"\boxed{{{final}}}"
 
 
 def _is_quantity(final: str) -> bool:
