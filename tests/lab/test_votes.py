@@ -1,12 +1,19 @@
 """Votes on recorded answers: they gain where money is ample, and are not bought where it is scarce."""
 
+import importlib.util
+from collections import defaultdict
+
 import numpy as np
 import pytest
 
+from shadowprice.datasets.shipped import shipped_traces
 from shadowprice.errors import InputError
 from shadowprice.formats.routes import read_routes
+from shadowprice.grading.agreement import Ballots
 from shadowprice.lab.routes import forecast_folds
 from shadowprice.lab.votes import learned, recorded_votes, shuffled, vote_rows
+from shadowprice.market.samples import correlation_of
+from shadowprice.market.votes import AGREEMENT, CORRELATION, agreement_of
 from shadowprice.types import Trace
 
 from .several import ROUTES, questions
@@ -64,6 +71,17 @@ def test_what_votes_are_worth_is_learned_from_the_other_folds(pool):
     found = learned(pool, forecast_folds(pool)[0])
     assert 0.02 < found["correlation"] < 0.4
     assert found["agreement"] == pytest.approx(1 / 20, abs=0.05)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("math_verify") is None, reason="needs math-verify")
+def test_what_is_assumed_without_traces_is_what_the_recorded_answers_of_the_package_show():
+    ballots, grades, wrong = Ballots(), defaultdict(list), defaultdict(list)
+    for trace in shipped_traces("rollouts"):
+        grades[trace.prompt].append(bool(trace.correct))
+        if not trace.correct and not trace.truncated and (said := ballots.vote(trace.prompt, trace.response)):
+            wrong[trace.prompt].append(said)
+    assert agreement_of([*wrong.values()]) == pytest.approx(AGREEMENT, abs=0.01)
+    assert correlation_of([*grades.values()]) == pytest.approx(CORRELATION, abs=0.01)
 
 
 def test_traces_without_text_or_with_too_few_answers_are_refused(routes):

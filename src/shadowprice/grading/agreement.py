@@ -12,6 +12,7 @@ import re
 from shadowprice.formats.questions import usual_grader
 from shadowprice.grading import grade
 from shadowprice.grading.answers import announced, normalised, numbers
+from shadowprice.grading.words import OPPOSITES
 
 _SHORT = 200  # characters of a text that is a final answer as a whole
 _NUMBER = re.compile(r"[-+]?[\s$€£¥]*[\d.,]*\d\s*%?")
@@ -33,16 +34,26 @@ def agree(one: str, other: str) -> bool:
         return True
     if _is_quantity(one) and _is_quantity(other):
         return bool(grade("numeric", one, other, relative=_EXACTLY).correct)
-    kinds = usual_grader(one), usual_grader(other)
-    if kinds != ("math", "math"):  # each grader for the gold that it is made for
-        pairs = ((kinds[1], one, other), (kinds[0], other, one))
-        return any(grade(kind, _boxed(answer), gold).correct for kind, answer, gold in pairs if kind != "math")
-    # Without math-verify, formulas that are written differently are different.
-    return importlib.util.find_spec("math_verify") is not None and bool(grade("math", _boxed(one), other).correct)
+    if _is_short(one) or _is_short(other):
+        return _as_gold(one, other) or _as_gold(other, one)
+    if usual_grader(other) == "math":
+        # Without math-verify, formulas that are written differently are different.
+        return importlib.util.find_spec("math_verify") is not None and _is_graded("math", one, other)
+    # A list has each of its names in it: words agree only if each is in the other.
+    return _is_graded("words", one, other) and _is_graded("words", other, one)
 
 
-def _boxed(final: str) -> str:
-    return rf"\boxed{{{final}}}"
+def _is_short(final: str) -> bool:
+    """Whether it is a choice, or one of two words of which an answer states one."""
+    return usual_grader(final) == "choice" or any(normalised(final) in pair for pair in OPPOSITES)
+
+
+def _as_gold(one: str, other: str) -> bool:
+    return _is_short(other) and _is_graded(usual_grader(other), one, other)
+
+
+def _is_graded(kind: str, answer: str, gold: str) -> bool:
+    return bool(grade(kind, rf"\boxed{{{answer}}}", gold).correct)
 
 
 def _is_quantity(final: str) -> bool:

@@ -40,8 +40,9 @@ from scipy.special import ndtr, ndtri
 from shadowprice.arrays import Array, checked_scalar
 from shadowprice.errors import MarketError
 
-CORRELATION = 0.5  # between the grades of two answers to a question, where no traces say what it is
-AGREEMENT = 0.16  # the chance that two wrong answers agree: of 16 answers to each of 12 questions (`datasets.shipped`)
+# Where no traces say what they are: of 16 answers to each of 12 questions, which ship with the package.
+CORRELATION = 0.5  # between the grades of two answers to a question
+AGREEMENT = 0.16  # the chance that two wrong ones agree
 _AHEAD, _AHEAD_OF_SEVERAL = 3, 2  # further answers that are looked at together, before and after answers differ
 _AT_ONCE = 4096  # queries, so that what is looked at fits into memory
 _LEAST = 1e-9  # a chance that is worth nothing
