@@ -133,8 +133,7 @@ def add(commands: Commands) -> None:
         default=1,
         metavar="K",
         help="answers per request from its grant, one after the other, until one is correct (default: 1); "
-        "with --routes each from the route that is worth most then, and where nothing is graded the answer that most "
-        "agree on",
+        "with --routes each from the route that is worth most then, and answers that nobody grades vote",
     )
     command.add_argument(
         "--temperature",
