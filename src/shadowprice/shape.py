@@ -66,9 +66,7 @@ class Shape:
         (correct, correct_step), (wrong, wrong_step) = self.tables
         at_knots = solve[..., None] * np.exp(-correct) + (1 - solve)[..., None] * np.exp(-wrong)
         knot = np.maximum(np.count_nonzero(at_knots > (1 - p)[..., None], axis=-1) - 1, 0)
-        correct, correct_step, wrong, wrong_step = (
-            table[knot] for table in (correct, correct_step, wrong, wrong_step)
-        )
+        correct, correct_step, wrong, wrong_step = (table[knot] for table in (correct, correct_step, wrong, wrong_step))
         part = np.zeros(knot.shape)
         for _ in range(_ROUNDS):
             those = solve * np.exp(-(correct + part * correct_step))
@@ -78,7 +76,8 @@ class Shape:
             part += more
             if np.all(more <= _EXACT * (1 + part)):
                 break
-        return np.clip(FIRST + STEP * (knot + part), FIRST, np.maximum(FIRST, most))
+        found: Array = np.clip(FIRST + STEP * (knot + part), FIRST, np.maximum(FIRST, most))
+        return found
 
     @cached_property
     def tables(self) -> list[tuple[Array, Array]]:

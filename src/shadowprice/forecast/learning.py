@@ -111,5 +111,5 @@ class _Seen:
         """The likeliest of these points; as many at a time as fit into the processor's cache."""
         every = np.array([*points])
         parts = np.array_split(every, -(-every.shape[0] * self._reached.size // _AT_ONCE) or 1)
-        found = every[np.argmax(np.concatenate([self.likelihood(part) for part in parts]))]
-        return tuple(found.tolist())  # type: ignore[return-value]
+        shift, factor, slope = every[np.argmax(np.concatenate([self.likelihood(part) for part in parts]))].tolist()
+        return shift, factor, slope
