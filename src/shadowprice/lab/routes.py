@@ -1,7 +1,8 @@
 """Several models on the same questions, priced by a table of rates: the frontier of correct answers against dollars.
 
-Questions are cross-fitted in folds. Of each fold the questions are served by `engine.routed` itself, under its share of
-the budget and with forecasts from the other folds, so that what is measured is what `run --routes` does.
+Questions are cross-fitted in folds, in several splits. The questions of each fold are served by `engine.routed` itself,
+under its share of the budget and with forecasts from the other folds, so that what is measured is what `run --routes`
+does.
 
     NAME alone      questions in turn, until the money ends
     uniform         every model equally often, as far as the money goes
@@ -44,6 +45,7 @@ from shadowprice.lab.rewards import clairvoyant, interval, static_mix
 from shadowprice.types import Completion, Forecast, Request, Trace
 
 _FOLDS = 5
+SPLITS = 5  # ways of dividing the questions into folds: by one alone, figures differ by up to a point
 _PROMPT = 4.0  # characters of a prompt's token: traces do not say how many it had
 _FRAME = 16  # tokens of a chat template
 _NANO = 1e9
@@ -306,23 +308,30 @@ def route_rows(
     pool: Recorded,
     budgets: Sequence[float],
     *,
+    splits: int = SPLITS,
     progress: Callable[[int, int, str], None] = lambda done, total, name: None,
 ) -> list[Row]:
-    """The frontier, with what each policy gains over the best static mix, and where the dollars went."""
-    parts = forecast_folds(pool)
+    """The frontier, with what each policy gains over the best static mix, and where the dollars went.
+
+    Every question is served once in each of the splits; figures are the means of these.
+    """
+    parts = [fold for split in range(splits) for fold in forecast_folds(pool, seed=split)]
     rows: list[Row] = []
     names = [route.name for route in pool.routes]
-    order = np.concatenate([fold.places for fold in parts])
     singles: dict[str, Policy] = {f"{name} alone": alone(at) for at, name in enumerate(names)}
     total = len(budgets) * (len(BASELINES) + len(OURS) + 2)
 
     def run(policy: Policy, budget: float) -> Result:
-        results = [policy(pool, fold, budget * fold.places.size) for fold in parts]
-        return Result(*(np.concatenate([getattr(each, field) for each in results]) for field in ("correct", "spent")))
+        correct, spent = np.zeros(len(pool)), np.zeros((len(pool), len(names)))
+        for fold in parts:
+            served = policy(pool, fold, budget * fold.places.size)
+            correct[fold.places] += served.correct / splits
+            spent[fold.places] += served.spent / splits
+        return Result(correct, spent)
 
     for number, budget in enumerate(budgets):
         _, shares = static_mix(pool.correct, pool.cost, budget)
-        mixed = (pool.correct @ shares)[order]
+        mixed = pool.correct @ shares
 
         def row(policy: str, result: Result, mixed: Array = mixed, budget: float = budget) -> None:
             low, high = interval(result.correct)
@@ -341,6 +350,7 @@ def route_rows(
                     "gain_high": 100 * gain_high,
                     "dollars": float(spent.sum()),
                     "queries": len(pool),
+                    "seeds": splits,
                     "source": "ours",
                     **{f"dollars_{name}": float(part) for name, part in zip(names, spent, strict=True)},
                 }
@@ -348,7 +358,7 @@ def route_rows(
 
         for name, policy in {**singles, **BASELINES}.items():
             row(name, run(policy, budget))
-        row("static mix", Result(mixed, pool.cost[order] * shares))
+        row("static mix", Result(mixed, pool.cost * shares))
         progress(number * (total // len(budgets)), total, f"${budget:.6f} a question")
         one = [run(partial(routed, chosen=[at]), budget) for at in _plausible(pool, budget)]
         row("tokens", max(one, key=lambda each: float(each.correct.mean())))
