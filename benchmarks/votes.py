@@ -3,7 +3,8 @@
     python benchmarks/votes.py TRACES --rates NAME=0.1 OTHER=0.3 --samples 4
 
 Every model alone and all of them together are routes of the market (`shadowprice.lab.votes`). Budgets are multiples of
-what one answer costs on average, of the dearest model where there are several.
+what one answer costs on average, of the dearest model where there are several. The majority of all answers, whatever it
+costs, is printed beside them.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ import json
 import sys
 from pathlib import Path
 
+import numpy as np
+
 from shadowprice.cost import Rates
 from shadowprice.formats.routes import Route
 from shadowprice.formats.traces import read_traces
-from shadowprice.lab.votes import recorded_votes, vote_rows
+from shadowprice.lab.votes import counted, recorded_votes, shuffled, vote_rows
 
 TIMES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 
@@ -43,6 +46,10 @@ def main() -> None:
         for times, budget in zip(options.times, budgets, strict=True):
             cells = [row for row in rows if row["budget"] == budget]
             print(f"  {times:5.2f} answers  " + "  ".join(map(cell, cells)), flush=True)
+        if len(chosen) == 1:
+            orders = [shuffled(pool, seed) for seed in range(options.seeds)]
+            means = [np.mean([counted(each, k) for each in orders]) for k in range(1, options.samples + 1)]
+            print("  majority, whatever it costs: " + ", ".join(f"{100 * mean:.1f}" for mean in means), flush=True)
         found += [{"routes": name, **row} for row in rows]
     if options.out:
         options.out.write_text(json.dumps(found, indent=1))

@@ -11,7 +11,7 @@ from shadowprice.errors import InputError
 from shadowprice.formats.routes import read_routes
 from shadowprice.grading.agreement import Ballots
 from shadowprice.lab.routes import forecast_folds
-from shadowprice.lab.votes import learned, recorded_votes, shuffled, vote_rows
+from shadowprice.lab.votes import counted, learned, recorded_votes, shuffled, vote_rows
 from shadowprice.market.samples import correlation_of
 from shadowprice.market.votes import AGREEMENT, CORRELATION, agreement_of
 from shadowprice.types import Trace
@@ -65,6 +65,15 @@ def test_answers_are_those_that_were_recorded_in_another_order(pool):
         assert said == again
     assert any(pool.said[place] != other.said[place] for place in range(len(pool)))
     assert other.sample(2) is other.more[1]
+
+
+def test_a_majority_is_counted_and_the_market_comes_close_where_money_is_ample(pool):
+    one, three = counted(pool, 1).mean(), counted(pool, 3).mean()
+    assert one == pytest.approx(pool.correct.mean())
+    assert three > one
+    order = shuffled(pool, 0)
+    (_, _, market) = vote_rows(pool, [8 * float(pool.cost.mean())], seeds=1)
+    assert market["solved"] == pytest.approx(100 * counted(order, 3).mean(), abs=2)
 
 
 def test_what_votes_are_worth_is_learned_from_the_other_folds(pool):

@@ -7,7 +7,7 @@ drawn, a few times over; intervals resample questions.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -87,6 +87,20 @@ def learned(pool: Recorded, fold: Fold) -> dict[str, float]:
             said = [(one.said[place][at], bool(one.correct[place, at])) for one in each]
             wrong.append([what for what, correct in said if what is not None and not correct])
     return {"correlation": correlation_of(grades), "agreement": agreement_of(wrong)}
+
+
+def counted(pool: Recorded, samples: int, at: int = 0) -> Array:
+    """Whether the answer that most of so many give is correct, by question, for one route and whatever it costs.
+
+    Of equally many the first wins; where no answer votes it is the first answer.
+    """
+    each, found = [pool, *pool.more][:samples], np.zeros(len(pool))
+    for place in range(len(pool)):
+        said = [one.said[place][at] for one in each]
+        votes = Counter(what for what in said if what is not None)
+        leader = said.index(votes.most_common(1)[0][0]) if votes else 0
+        found[place] = each[leader].correct[place, at]
+    return found
 
 
 def votes_by_market(samples: int, chosen: Sequence[int] | None = None) -> Policy:
