@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from shadowprice import Forecast, Request
 from shadowprice.accounts.sqlite import Ledger
-from shadowprice.cost import Rates
+from shadowprice.cost import Rates, prompt_bound
 from shadowprice.engine.executor import Channel, Tolerance, execute
 from shadowprice.engine.routed import Routed
 from shadowprice.engine.scheduler import Report
@@ -353,3 +353,18 @@ class TestCascade:
         scheduler.charged({3: 77})
         (kept,) = [result for result in scheduler.close() if result.id == "r3"]
         assert (kept.outcome, kept.text, kept.cost) == ("finished", "42", 77)
+
+
+@pytest.mark.parametrize(("share", "least", "most"), [(4.0, 4, 4), (1.0, 1, 4), (0.99, 0, 0)])
+def test_no_budget_stays_idle_while_requests_wait_that_promise_nothing(share, least, most):
+    """Forecasts far beyond the limit: whoever the budget can serve is served, where that costs the least."""
+    requests = [Request(f"r{i}", "", body=body(0)) for i in range(4)]
+    budget = int(share * CHEAP.rates.bound(prompt_bound(body(0)), 80))
+    scheduler = Routed([DEAR, CHEAP], max_tokens=80)
+    scheduler.add(requests, Forecast(np.full(4, 1e7), 0.1, 0.5))
+    short = Completion("", 20, "stop", "server", input_tokens=40, body={"choices": []})
+    outcome = simulate(scheduler, lambda work: short, budget, rates=RATES)
+    outcomes = Counter(result.outcome for result in [*outcome.results, *outcome.rest])
+    assert least <= outcomes["finished"] <= most
+    assert outcomes["finished"] + outcomes["declined"] == 4
+    assert all(work.route == "cheap" for work in outcome.work)

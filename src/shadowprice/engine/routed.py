@@ -365,10 +365,29 @@ class Routed:
             if limits[at] >= 1:
                 route, expected = live[int(cleared.option[at])], float(cleared.cost[at])
                 self._queue.append(Turn(int(waiting[at]), route, int(limits[at]), expected))
+        if not self._queue and not self._running:
+            self._queue = self._leftovers(waiting, live, available)
         if self._queue:
             granted = round(sum(turn.expected for turn in self._queue))
             admitted = len(self._queue)
             self.rounds.append(Round(available, waiting.size, admitted, granted, cleared.price, cleared.status))
+
+    def _leftovers(self, waiting: NDArray[np.intp], live: Sequence[int], available: int) -> list[Turn]:
+        """When nothing is worth a price: no budget stays idle while requests without an answer wait.
+
+        Each goes to the route where its cap costs the least, the cheapest requests first, as far as the budget goes.
+        """
+        turns = []
+        for place in waiting.tolist():
+            prompt = int(self._prompt[place])
+            caps = [(number, int(self._sites[number].cap[place])) for number in live]
+            bounds = [(self._sites[at].route.rates.bound(prompt, cap), at, cap) for at, cap in caps if cap >= 1]
+            if bounds and place not in self._kept:
+                bound, route, cap = min(bounds)
+                turns.append(Turn(place, route, cap, float(bound)))
+        turns.sort(key=lambda turn: turn.expected)
+        affordable = np.searchsorted(np.cumsum([turn.expected for turn in turns]), available, side="right")
+        return turns[: int(affordable)]
 
     def _option(self, site: Site, waiting: NDArray[np.intp], available: int) -> Option:
         rates, prompt = site.route.rates, self._prompt[waiting]
