@@ -28,9 +28,9 @@ async def reads(request, reply):
     await reply.json(200, {"object": "list", "data": [], "usage": {"prompt_tokens": 7, "total_tokens": 7}})
 
 
-def money(tmp_path, work, behave=model, top=""):
+def money(tmp_path, work, behave=model, top="", text=MONEY):
     async def main(upstream):
-        config = configured(tmp_path, MONEY.format(url=upstream.url, top=top))
+        config = configured(tmp_path, text.format(url=upstream.url, top=top))
         async with served(config, tmp_path) as client:
             await work(client, upstream)
 
@@ -87,6 +87,21 @@ def test_embeddings_pass_and_are_charged_what_they_read(tmp_path):
         assert len(upstream.requests) == 1
 
     money(tmp_path, work, reads)
+
+
+@pytest.mark.parametrize(
+    ("path", "field"), [("/v1/embeddings", "input"), ("/v1/completions", "prompt")], ids=["inputs", "prompts"]
+)
+def test_several_prompts_in_one_request_may_each_be_as_long_as_the_context(tmp_path, path, field):
+    async def work(client, upstream):
+        several = {"model": "m", field: ["word " * 300] * 20, "max_tokens": 1}
+        status, content, _ = await client.ask("POST", path, several)
+        assert (status, content["error"]["code"]) == (402, "budget_exhausted")
+        assert upstream.requests == []
+        assert (await client.ask("POST", path, {**several, field: ["word " * 300] * 2}))[0] == 200
+
+    with_context = MONEY.replace("rates", "context = 400\nrates")
+    money(tmp_path, work, text=with_context)
 
 
 def test_in_shadow_mode_a_scarce_budget_declines_nothing_and_reports(tmp_path):

@@ -20,6 +20,7 @@ _UNDERSTOOD = {  # limits that every server of an endpoint keeps
     "/completions": {"max_tokens"},
     "/responses": {"max_output_tokens"},
 }
+_ANSWERS = ("n", "best_of", "n_cmpl")  # how many answers; in llama.cpp its own `n_cmpl` overrides `n`
 _FRAME = 256  # tokens that a chat template may add to a prompt
 _TEXT = {"text", "input_text", "output_text", "refusal"}  # parts of a message whose tokens its bytes bound
 _ELSEWHERE = {"previous_response_id", "conversation", "web_search_options"}  # the prompt has more than is in the body
@@ -31,6 +32,7 @@ class Ask(NamedTuple):
     own      its own limit for each of them
     usage    whether it asks to be shown the usage
     prompt   the most tokens that its prompt can have, as far as it is text; None: images, files, earlier answers
+    prompts  how many it has: each can be as long as the context of a route
     """
 
     body: Mapping[str, Any]
@@ -41,6 +43,7 @@ class Ask(NamedTuple):
     stream: bool
     usage: bool
     prompt: int | None
+    prompts: int = 1
 
     @property
     def begun(self) -> str:
@@ -64,12 +67,11 @@ def parse_ask(content: bytes, endpoint: str) -> Ask:
         raise InputError("the body is not a JSON object", fix="send {...}")
     prompt = None if _is_elsewhere(body) else len(content) + _FRAME  # no tokenizer makes more tokens than bytes
     if endpoint == EMBEDDINGS:
-        return Ask(body, endpoint, "", None, 1, False, False, prompt)
+        return Ask(body, endpoint, "", None, 1, False, False, prompt, _prompts(body.get("input")))
     question = body.get(ENDPOINTS[endpoint].question_field)
+    prompts = _prompts(question) if endpoint == "/completions" else 1
     own = [limit for field in LIMIT_FIELDS if field in body and (limit := _whole(body, field)) is not None]
-    answers = max(_whole(body, "n") or 1, _whole(body, "best_of") or 1)
-    if endpoint == "/completions" and isinstance(question, list) and question and not isinstance(question[0], int):
-        answers *= len(question)
+    answers = prompts * max(_whole(body, field) or 1 for field in _ANSWERS)
     if body.get("echo"):
         raise InputError("echo is set: the prompt would be counted as part of the answer", fix="leave it out")
     options = body.get("stream_options")
@@ -78,7 +80,8 @@ def parse_ask(content: bytes, endpoint: str) -> Ask:
         text = text_of(question)
     except RecursionError:
         raise too_deep() from None
-    return Ask(body, endpoint, text, min(own, default=None), answers, bool(body.get("stream")), usage, prompt)
+    stream = bool(body.get("stream"))
+    return Ask(body, endpoint, text, min(own, default=None), answers, stream, usage, prompt, prompts)
 
 
 def limited(ask: Ask, grant: int) -> dict[str, Any]:
@@ -104,6 +107,11 @@ def written(body: Mapping[str, Any]) -> bytes:
 
 def too_deep() -> InputError:
     return InputError("the body is nested too deep", fix="send less than 250 levels")
+
+
+def _prompts(question: object) -> int:
+    """A list has several, unless it is one in tokens."""
+    return len(question) if isinstance(question, list) and question and not isinstance(question[0], int) else 1
 
 
 def _is_elsewhere(body: Mapping[str, Any]) -> bool:

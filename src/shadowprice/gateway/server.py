@@ -259,7 +259,8 @@ class Gateway:
         reads = ask.endpoint == EMBEDDINGS
         prompt = 0
         if reads or any(account.money for account in tenant.path):
-            bounds = [bound for bound in (ask.prompt, route.context) if bound is not None]
+            context = None if route.context is None else route.context * ask.prompts
+            bounds = [bound for bound in (ask.prompt, context) if bound is not None]
             if not bounds:
                 raise InputError(
                     "the prompt has images, files or earlier answers, whose tokens cannot be bounded",
