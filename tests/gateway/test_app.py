@@ -73,6 +73,41 @@ def test_what_cannot_be_bounded_is_refused_where_it_costs_money(tmp_path):
     money(tmp_path, work)
 
 
+IMAGE = {"type": "input_image", "image_url": "http://x/y.png"}
+TEXT = {"role": "user", "content": "a question"}
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("responses", {"input": [{"type": "item_reference", "id": "msg_1"}]}),
+        ("responses", {"input": [{"type": "function_call_output", "call_id": "c", "output": [IMAGE]}]}),
+        ("responses", {"input": [{"type": "computer_call_output", "output": IMAGE}]}),
+        ("responses", {"input": [{"role": "user", "content": [IMAGE]}], "messages": [TEXT]}),
+        ("responses", {"input": "a question", "tools": [{"type": "web_search"}]}),
+        ("chat/completions", {"messages": [{"role": "assistant", "audio": {"id": "audio_1"}}, TEXT]}),
+        ("chat/completions", {"messages": [{"role": "user", "content": [{"type": [], "text": "odd"}]}]}),
+    ],
+)
+def test_what_a_request_only_refers_to_is_refused_where_it_costs_money(tmp_path, path, fields):
+    async def work(client, upstream):
+        status, content, _ = await client.ask("POST", f"/v1/{path}", {"model": "m", **fields})
+        assert (status, content["error"]["code"]) == (400, "invalid_request_error")
+        assert upstream.requests == []
+
+    money(tmp_path, work)
+
+
+def test_tools_that_the_client_runs_pass_where_they_cost_money(tmp_path):
+    async def work(client, upstream):
+        call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+        result = {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_text", "text": "5"}]}
+        body = {"model": "m", "input": [TEXT, call, result], "tools": [{"type": "function", "name": "f"}]}
+        assert (await client.ask("POST", "/v1/responses", body))[0] == 200
+
+    money(tmp_path, work)
+
+
 def test_embeddings_pass_and_are_charged_what_they_read(tmp_path):
     async def work(client, upstream):
         body = {"model": "m", "input": ["one", "two"]}

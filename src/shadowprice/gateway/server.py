@@ -266,6 +266,10 @@ class Gateway:
                     "the prompt has images, files or earlier answers, whose tokens cannot be bounded",
                     fix="give the route's context in the configuration",
                 )
+            if ask.hosted:
+                raise InputError(
+                    "a tool that the server runs reads what cannot be bounded", fix="leave it out, or run it yourself"
+                )
             prompt = min(bounds)
         cap = min(filter(None, (self.config.cap, tenant.cap, route.context)))
         return Terms(ask.own, cap, value, ask.answers, prompt, route.rates, reads)
