@@ -172,6 +172,32 @@ def test_a_client_that_leaves_closes_the_upstream_and_is_charged_what_was_seen(t
         run(work)
 
 
+@pytest.mark.parametrize("last", ["w0", "usage"])
+def test_a_client_that_leaves_is_charged_the_reasoning_that_it_was_not_shown(tmp_path, last):
+    async def reasons(request, reply):
+        reply.server.generated += 300
+        await reply.head()
+        await reply.say(5)
+        await reply.finish()
+        await reply.usage(305, total_tokens=310, completion_tokens_details={"reasoning_tokens": 300})
+        await asyncio.sleep(0.3)
+        await reply.end()
+
+    with Server(reasons) as upstream, gateway(upstream.url, tmp_path, budget="20k") as (url, _):
+
+        async def work(session):
+            body = {**CHAT, "stream": True, "stream_options": {"include_usage": True}, "max_tokens": 500}
+            await post(session, url, body)  # so that it is known that this server reasons
+            for _ in range(5):
+                async with session.post(url + "/chat/completions", json=body) as response:
+                    while last.encode() not in await response.content.readline():
+                        pass
+            await asyncio.sleep(0.5)
+            assert 6 * 305 == upstream.generated <= await spent(session, url)
+
+        run(work)
+
+
 def test_an_upstream_that_ignores_its_limit_is_cut_off_and_gets_no_more(tmp_path):
     async def endless(request, reply):
         await reply.head()
