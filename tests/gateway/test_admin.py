@@ -102,6 +102,14 @@ def test_the_matrix_of_keys_and_endpoints(gateway):
     gateway(work)
 
 
+@pytest.mark.parametrize("model", [["m"], {"a": 1}, 1, None])
+def test_a_model_that_is_no_name_does_not_exist(gateway, model):
+    async def work(client):
+        assert (await client.chat(KEYS["bob"], model=model))[0] == 404
+
+    gateway(work)
+
+
 def test_a_tenants_key_is_not_sent_to_the_server(gateway):
     async def work(client):
         await client.chat(KEYS["alice"])

@@ -163,7 +163,7 @@ class Gateway:
         self, request: web.BaseRequest, tenant: Tenant, ask: Ask, record: Record
     ) -> tuple[web.StreamResponse, bytes | None]:
         """The answer of the first route that has one, and what was sent of a stream."""
-        allowed = tenant.models is None or ask.model in tenant.models
+        allowed = tenant.models is None or (isinstance(ask.model, str) and ask.model in tenant.models)
         if ask.model == AUTO and self.upstreams.choices:
             routes = await self._by_surplus(tenant, ask, record.value)
         else:
