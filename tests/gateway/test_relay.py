@@ -3,7 +3,7 @@ import pytest
 from shadowprice.gateway.relay import as_chat, split_events
 
 
-@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n"])
+@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n", b"\r\r"])
 def test_events_are_cut_where_they_end_and_no_byte_is_lost(end):
     data = end.join([b"data: 1", b"data: 2", b"data: 3"])
     for cut in range(len(data)):

@@ -81,6 +81,27 @@ def test_a_stream_arrives_as_it_was_sent_without_the_usage_that_was_not_asked_fo
         run(work)
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("last", ["[DONE]", '{"choices": [{"index": 0, "delta": {"content": "end"}}]}', "usage"])
+def test_the_last_event_arrives_also_without_an_empty_line_after_it(tmp_path, end, last):
+    usage = '{"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 4}}'
+
+    async def behave(request, reply):
+        await reply.head()
+        events = ['{"choices": [{"index": 0, "delta": {"content": "w "}}]}'] * 3
+        await reply.send((end * 2).join(f"data: {each}" for each in [*events, usage if last == "usage" else last]))
+
+    with Server(behave) as upstream, gateway(upstream.url, tmp_path) as (url, _):
+
+        async def work(session):
+            _, content, _ = await post(session, url, {**CHAT, "stream": True, "max_tokens": 50})
+            assert content.count(b"data: ") == (3 if last == "usage" else 4)
+            assert content.endswith((end * 2).encode() if last == "usage" else last.encode())
+            assert await spent(session, url) == (4 if last == "usage" else 50)
+
+        run(work)
+
+
 @pytest.mark.parametrize("budget", ["2000", "2000/day rolling"])
 def test_many_clients_at_once_never_exceed_the_budget(upstream, tmp_path, budget):
     with gateway(upstream.url, tmp_path, budget=budget) as (url, _):

@@ -49,7 +49,7 @@ _ANSWER = 2**26  # bytes of an answer
 _EVENT = 2**24  # bytes of an event
 _DOUBT = 1.5  # times what was counted, that several answers look like
 _SMALL = 2**14  # bytes: an empty buffer takes so many
-_END = re.compile(rb"\r?\n\r?\n")
+_END = re.compile(rb"\n\r?\n|\r\r")  # of an event: two ends of lines
 
 
 class Attempt:
@@ -174,10 +174,13 @@ class Attempt:
         finally:
             if not response.content.at_eof():
                 response.close()
+        cut = self._answer.overrun and self._enforced
+        if rest and (cut or not self._add(parser, rest + b"\n\n")):  # some servers leave out the last empty line
+            rest = b""
         self._charge()
-        self.sent = b"".join(sent)
+        self.sent = b"".join([*sent, rest])
         with suppress(ConnectionError):
-            await reply.write_eof()
+            await reply.write_eof(rest)
         return reply
 
     def _leave(self) -> None:
