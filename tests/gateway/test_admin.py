@@ -18,6 +18,10 @@ budgets = ["100k/day"]
 name = "m"
 base_url = "{url}"
 model = "m1"
+[[route]]
+name = "other"
+base_url = "{url}"
+model = "m2"
 [[team]]
 name = "search"
 budgets = ["50k/day"]
