@@ -2,7 +2,10 @@
 
 import asyncio
 import json
+import socket
 import time
+import urllib.request
+from contextlib import suppress
 
 import pytest
 
@@ -405,6 +408,30 @@ def test_several_answers_are_charged_even_if_the_server_counts_one_of_them(tmp_p
 
     with Server(counts_one) as upstream:
         run(main(upstream))
+
+
+def test_workers_end_with_their_supervisor_also_if_that_is_killed(tmp_path):
+    with Server(model) as upstream, gateway(upstream.url, tmp_path, "--workers", "2") as (url, process):
+        process.kill()
+        process.wait()
+        port = int(url.removesuffix("/v1").rpartition(":")[2])
+        for _ in range(100):
+            time.sleep(0.1)
+            with suppress(OSError):
+                socket.create_server(("127.0.0.1", port)).close()
+                return
+        raise AssertionError("somebody still listens on the port")
+
+
+def test_it_listens_on_ipv6(tmp_path):
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    with Server(model) as upstream, gateway(upstream.url, tmp_path, "--host", "::1", "--workers", "2") as (url, _):
+        assert url.startswith("http://[::1]:")
+        with urllib.request.urlopen(url.removesuffix("/v1") + "/healthz", timeout=10) as answer:
+            assert answer.status == 200
 
 
 def test_workers_that_are_still_starting_are_no_failure(tmp_path):
