@@ -9,6 +9,7 @@ from contextlib import suppress
 
 import pytest
 
+from shadowprice.accounts.owner import SqliteOwner
 from shadowprice.errors import LedgerError
 from shadowprice.gateway.tenants import digest
 
@@ -407,6 +408,41 @@ def test_several_answers_are_charged_even_if_the_server_counts_one_of_them(tmp_p
             await work(client, upstream)
 
     with Server(counts_one) as upstream:
+        run(main(upstream))
+
+
+def test_a_request_gets_what_another_process_returns_while_it_waits(tmp_path):
+    async def main(upstream):
+        config = configured(tmp_path, f"budgets = ['2000']\n[[route]]\nname = 'm'\nbase_url = '{upstream.url}'")
+        async with served(config, tmp_path) as one, served(config, tmp_path) as two:
+            held = one.app.tree.reserve(config.budgets, 2000)
+            one.app.tree.void(held)
+
+            async def housekeeping():
+                while True:
+                    one.app.tree.trim()
+                    await asyncio.sleep(0.05)
+
+            task = asyncio.create_task(housekeeping())
+            assert (await two.chat())[0] == 200
+            task.cancel()
+
+    with Server(model) as upstream:
+        run(main(upstream))
+
+
+def test_a_budget_that_is_used_up_is_asked_for_once_a_second(tmp_path, monkeypatch):
+    async def main(upstream):
+        config = configured(tmp_path, f"budgets = ['2000']\n[[route]]\nname = 'm'\nbase_url = '{upstream.url}'")
+        async with served(config, tmp_path) as one, served(config, tmp_path) as two:
+            one.app.tree.reserve(config.budgets, 1990)
+            assert [(await two.chat(max_tokens=10))[0] for _ in range(2)] == [200, 402]
+            asked = []
+            monkeypatch.setattr(SqliteOwner, "lease", lambda *_: asked.append(1))
+            assert [(await two.chat())[0] for _ in range(20)] == [402] * 20
+            assert asked == []
+
+    with Server(model) as upstream:
         run(main(upstream))
 
 
