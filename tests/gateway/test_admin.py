@@ -18,6 +18,10 @@ budgets = ["100k/day"]
 name = "m"
 base_url = "{url}"
 model = "m1"
+[[route]]
+name = "other"
+base_url = "{url}"
+model = "m2"
 [[team]]
 name = "search"
 budgets = ["50k/day"]
@@ -98,6 +102,14 @@ def test_the_matrix_of_keys_and_endpoints(gateway):
                 if status == 401:
                     assert "secret" not in str(content)
         assert len(gateway.upstream.requests) == 2 + 2  # of the tenant alone, and two files
+
+    gateway(work)
+
+
+@pytest.mark.parametrize("model", [["m"], {"a": 1}, 1, None])
+def test_a_model_that_is_no_name_does_not_exist(gateway, model):
+    async def work(client):
+        assert (await client.chat(KEYS["bob"], model=model))[0] == 404
 
     gateway(work)
 

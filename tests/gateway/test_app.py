@@ -2,10 +2,14 @@
 
 import asyncio
 import json
+import socket
 import time
+import urllib.request
+from contextlib import suppress
 
 import pytest
 
+from shadowprice.accounts.owner import SqliteOwner
 from shadowprice.errors import LedgerError
 from shadowprice.gateway.tenants import digest
 
@@ -28,9 +32,9 @@ async def reads(request, reply):
     await reply.json(200, {"object": "list", "data": [], "usage": {"prompt_tokens": 7, "total_tokens": 7}})
 
 
-def money(tmp_path, work, behave=model, top=""):
+def money(tmp_path, work, behave=model, top="", text=MONEY):
     async def main(upstream):
-        config = configured(tmp_path, MONEY.format(url=upstream.url, top=top))
+        config = configured(tmp_path, text.format(url=upstream.url, top=top))
         async with served(config, tmp_path) as client:
             await work(client, upstream)
 
@@ -73,6 +77,41 @@ def test_what_cannot_be_bounded_is_refused_where_it_costs_money(tmp_path):
     money(tmp_path, work)
 
 
+IMAGE = {"type": "input_image", "image_url": "http://x/y.png"}
+TEXT = {"role": "user", "content": "a question"}
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("responses", {"input": [{"type": "item_reference", "id": "msg_1"}]}),
+        ("responses", {"input": [{"type": "function_call_output", "call_id": "c", "output": [IMAGE]}]}),
+        ("responses", {"input": [{"type": "computer_call_output", "output": IMAGE}]}),
+        ("responses", {"input": [{"role": "user", "content": [IMAGE]}], "messages": [TEXT]}),
+        ("responses", {"input": "a question", "tools": [{"type": "web_search"}]}),
+        ("chat/completions", {"messages": [{"role": "assistant", "audio": {"id": "audio_1"}}, TEXT]}),
+        ("chat/completions", {"messages": [{"role": "user", "content": [{"type": [], "text": "odd"}]}]}),
+    ],
+)
+def test_what_a_request_only_refers_to_is_refused_where_it_costs_money(tmp_path, path, fields):
+    async def work(client, upstream):
+        status, content, _ = await client.ask("POST", f"/v1/{path}", {"model": "m", **fields})
+        assert (status, content["error"]["code"]) == (400, "invalid_request_error")
+        assert upstream.requests == []
+
+    money(tmp_path, work)
+
+
+def test_tools_that_the_client_runs_pass_where_they_cost_money(tmp_path):
+    async def work(client, upstream):
+        call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+        result = {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_text", "text": "5"}]}
+        body = {"model": "m", "input": [TEXT, call, result], "tools": [{"type": "function", "name": "f"}]}
+        assert (await client.ask("POST", "/v1/responses", body))[0] == 200
+
+    money(tmp_path, work)
+
+
 def test_embeddings_pass_and_are_charged_what_they_read(tmp_path):
     async def work(client, upstream):
         body = {"model": "m", "input": ["one", "two"]}
@@ -87,6 +126,21 @@ def test_embeddings_pass_and_are_charged_what_they_read(tmp_path):
         assert len(upstream.requests) == 1
 
     money(tmp_path, work, reads)
+
+
+@pytest.mark.parametrize(
+    ("path", "field"), [("/v1/embeddings", "input"), ("/v1/completions", "prompt")], ids=["inputs", "prompts"]
+)
+def test_several_prompts_in_one_request_may_each_be_as_long_as_the_context(tmp_path, path, field):
+    async def work(client, upstream):
+        several = {"model": "m", field: ["word " * 300] * 20, "max_tokens": 1}
+        status, content, _ = await client.ask("POST", path, several)
+        assert (status, content["error"]["code"]) == (402, "budget_exhausted")
+        assert upstream.requests == []
+        assert (await client.ask("POST", path, {**several, field: ["word " * 300] * 2}))[0] == 200
+
+    with_context = MONEY.replace("rates", "context = 400\nrates")
+    money(tmp_path, work, text=with_context)
 
 
 def test_in_shadow_mode_a_scarce_budget_declines_nothing_and_reports(tmp_path):
@@ -355,6 +409,65 @@ def test_several_answers_are_charged_even_if_the_server_counts_one_of_them(tmp_p
 
     with Server(counts_one) as upstream:
         run(main(upstream))
+
+
+def test_a_request_gets_what_another_process_returns_while_it_waits(tmp_path):
+    async def main(upstream):
+        config = configured(tmp_path, f"budgets = ['2000']\n[[route]]\nname = 'm'\nbase_url = '{upstream.url}'")
+        async with served(config, tmp_path) as one, served(config, tmp_path) as two:
+            held = one.app.tree.reserve(config.budgets, 2000)
+            one.app.tree.void(held)
+
+            async def housekeeping():
+                while True:
+                    one.app.tree.trim()
+                    await asyncio.sleep(0.05)
+
+            task = asyncio.create_task(housekeeping())
+            assert (await two.chat())[0] == 200
+            task.cancel()
+
+    with Server(model) as upstream:
+        run(main(upstream))
+
+
+def test_a_budget_that_is_used_up_is_asked_for_once_a_second(tmp_path, monkeypatch):
+    async def main(upstream):
+        config = configured(tmp_path, f"budgets = ['2000']\n[[route]]\nname = 'm'\nbase_url = '{upstream.url}'")
+        async with served(config, tmp_path) as one, served(config, tmp_path) as two:
+            one.app.tree.reserve(config.budgets, 1990)
+            assert [(await two.chat(max_tokens=10))[0] for _ in range(2)] == [200, 402]
+            asked = []
+            monkeypatch.setattr(SqliteOwner, "lease", lambda *_: asked.append(1))
+            assert [(await two.chat())[0] for _ in range(20)] == [402] * 20
+            assert asked == []
+
+    with Server(model) as upstream:
+        run(main(upstream))
+
+
+def test_workers_end_with_their_supervisor_also_if_that_is_killed(tmp_path):
+    with Server(model) as upstream, gateway(upstream.url, tmp_path, "--workers", "2") as (url, process):
+        process.kill()
+        process.wait()
+        port = int(url.removesuffix("/v1").rpartition(":")[2])
+        for _ in range(100):
+            time.sleep(0.1)
+            with suppress(OSError):
+                socket.create_server(("127.0.0.1", port)).close()
+                return
+        raise AssertionError("somebody still listens on the port")
+
+
+def test_it_listens_on_ipv6(tmp_path):
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    with Server(model) as upstream, gateway(upstream.url, tmp_path, "--host", "::1", "--workers", "2") as (url, _):
+        assert url.startswith("http://[::1]:")
+        with urllib.request.urlopen(url.removesuffix("/v1") + "/healthz", timeout=10) as answer:
+            assert answer.status == 200
 
 
 def test_workers_that_are_still_starting_are_no_failure(tmp_path):

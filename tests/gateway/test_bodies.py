@@ -45,6 +45,13 @@ def test_all_answers_count():
     assert ask(n=3).answers == 3
     assert ask("/completions", prompt=["a", "b"], best_of=4).answers == 8
     assert ask("/completions", prompt=[1, 2, 3]).answers == 1
+    assert ask(n=2, n_cmpl=3).answers == 3  # llama.cpp's own name for n overrides it there
+
+
+@pytest.mark.parametrize(("endpoint", "field"), [("/completions", "prompt"), ("/embeddings", "input")])
+def test_each_prompt_counts(endpoint, field):
+    for question, prompts in (("a", 1), (["a", "b"], 2), ([1, 2, 3], 1), ([[1, 2], [3]], 2), ([], 1)):
+        assert ask(endpoint, **{field: question}).prompts == prompts
 
 
 def test_a_whole_number_may_be_written_with_a_point():

@@ -1,9 +1,10 @@
 import asyncio
 
+import pytest
 from aiohttp import web
 
 from shadowprice.accounts.owner import SqliteOwner
-from shadowprice.errors import InputError
+from shadowprice.errors import InputError, LedgerError, MarketError
 from shadowprice.gateway.once import Answered, once
 
 WHOSE = ("alice", "/chat/completions", "key-1")
@@ -76,14 +77,15 @@ def test_what_generated_nothing_can_be_repeated_and_what_may_have_cannot(tmp_pat
     assert asked(tmp_path, work) == [402, 502]
 
 
-def test_a_request_that_was_invalid_can_be_corrected(tmp_path):
+@pytest.mark.parametrize("error", [InputError, LedgerError, MarketError])
+def test_a_request_of_which_nothing_was_sent_can_be_repeated(tmp_path, error):
     async def work(ask, answer):
-        async def invalid():
-            raise InputError("no")
+        async def fails():
+            raise error("no")
 
         try:
-            await ask(invalid)
-        except InputError:
+            await ask(fails)
+        except error:
             assert (await ask(answer())).status == 200
 
     assert asked(tmp_path, work) == [200]

@@ -81,6 +81,27 @@ def test_a_stream_arrives_as_it_was_sent_without_the_usage_that_was_not_asked_fo
         run(work)
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("last", ["[DONE]", '{"choices": [{"index": 0, "delta": {"content": "end"}}]}', "usage"])
+def test_the_last_event_arrives_also_without_an_empty_line_after_it(tmp_path, end, last):
+    usage = '{"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 4}}'
+
+    async def behave(request, reply):
+        await reply.head()
+        events = ['{"choices": [{"index": 0, "delta": {"content": "w "}}]}'] * 3
+        await reply.send((end * 2).join(f"data: {each}" for each in [*events, usage if last == "usage" else last]))
+
+    with Server(behave) as upstream, gateway(upstream.url, tmp_path) as (url, _):
+
+        async def work(session):
+            _, content, _ = await post(session, url, {**CHAT, "stream": True, "max_tokens": 50})
+            assert content.count(b"data: ") == (3 if last == "usage" else 4)
+            assert content.endswith((end * 2).encode() if last == "usage" else last.encode())
+            assert await spent(session, url) == (4 if last == "usage" else 50)
+
+        run(work)
+
+
 @pytest.mark.parametrize("budget", ["2000", "2000/day rolling"])
 def test_many_clients_at_once_never_exceed_the_budget(upstream, tmp_path, budget):
     with gateway(upstream.url, tmp_path, budget=budget) as (url, _):
@@ -168,6 +189,32 @@ def test_a_client_that_leaves_closes_the_upstream_and_is_charged_what_was_seen(t
             assert await asyncio.to_thread(upstream.saw_hang_up, 5)
             await asyncio.sleep(0.3)
             assert upstream.generated <= await spent(session, url) < 100
+
+        run(work)
+
+
+@pytest.mark.parametrize("last", ["w0", "usage"])
+def test_a_client_that_leaves_is_charged_the_reasoning_that_it_was_not_shown(tmp_path, last):
+    async def reasons(request, reply):
+        reply.server.generated += 300
+        await reply.head()
+        await reply.say(5)
+        await reply.finish()
+        await reply.usage(305, total_tokens=310, completion_tokens_details={"reasoning_tokens": 300})
+        await asyncio.sleep(0.3)
+        await reply.end()
+
+    with Server(reasons) as upstream, gateway(upstream.url, tmp_path, budget="20k") as (url, _):
+
+        async def work(session):
+            body = {**CHAT, "stream": True, "stream_options": {"include_usage": True}, "max_tokens": 500}
+            await post(session, url, body)  # so that it is known that this server reasons
+            for _ in range(5):
+                async with session.post(url + "/chat/completions", json=body) as response:
+                    while last.encode() not in await response.content.readline():
+                        pass
+            await asyncio.sleep(0.5)
+            assert 6 * 305 == upstream.generated <= await spent(session, url)
 
         run(work)
 

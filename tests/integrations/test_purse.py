@@ -1,6 +1,7 @@
 """One budget that samples buy from as they arrive."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -56,3 +57,15 @@ def test_under_a_scarce_budget_the_short_ones_are_served_and_the_budget_lasts():
     assert served[words == 30].mean() < 0.4
     assert served[-20:].any()
     assert 0.9 * 4000 <= purse.spent <= 4000
+
+
+@pytest.mark.parametrize(("budget", "served"), [(3000, 9), (200_000, 20)])
+def test_calls_without_a_limit_that_are_made_together_share_the_budget(budget, served):
+    purse = Purse(budget, ByWords())
+    purse.samples = 20
+    bought = []
+    for _ in range(20):
+        purse.begun += 1
+        bought.append(purse.buy("word " * 20))  # 200 tokens, and 335 are enough for nine of ten
+    assert sum(each.grant > 0 for each in bought) >= served
+    assert purse.reserved <= budget

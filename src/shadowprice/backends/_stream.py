@@ -21,6 +21,7 @@ __all__ = ["Answer", "writable"]
 _HEAD_FIELDS = ("id", "created", "model", "system_fingerprint")  # of every event: the first of each counts
 _FIELDS, _FIELDS_PER_TOKEN = 10_000, 100  # of all deltas together; a token has ten or so
 _MOST_HIDDEN = 2**20  # tokens that only a total shows: a total beyond that counts something else
+_HIDES, _SHORT = 1.5, 16  # times an estimate of tokens, and tokens: by so much it may be too low
 _DEEPEST = 200  # levels of a body
 _T = TypeVar("_T")
 _AROUND = 16  # levels that a file may put around it; orjson writes 254
@@ -106,6 +107,18 @@ class Answer:
     def begun(self) -> bool:
         """Whether the server has shown that it generates."""
         return bool(self.pieces or self._used)
+
+    @property
+    def used(self) -> int | None:
+        """The server's count of what has arrived so far; None: it has given none."""
+        return None if self._early else self._used
+
+    @property
+    def hides(self) -> bool:
+        """Whether the server has reasoned without showing it: its count is far above what the text looks like."""
+        if not (self._reasoning or self._hidden):
+            return False
+        return (self._used or 0) > _HIDES * self.density.estimate(self.pieces, self._characters) + _SHORT
 
     def _left_out(self, instead: _T) -> _T:
         """What is used instead of something that is not in the form of the protocol."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 import uuid
@@ -93,9 +95,12 @@ def serve(options: argparse.Namespace) -> int:
         else:
             listener = stack.enter_context(socket.socket(fileno=options.socket))
         if config.workers > 1 and options.socket is None:
+            _check_parts(config)
             return _supervise(config, listener, options)
         owner, folder = _ledger(config.ledger)
         stack.callback(owner.close)
+        if options.socket is not None:
+            threading.Thread(target=_end_with_supervisor, daemon=True).start()
         ready = partial(_announce, config, listener) if options.socket is None else _nothing
         with asyncio.Runner(loop_factory=_event_loop()) as runner:
             runner.run(_run(config, owner, folder, listener, options.group or uuid.uuid4().hex, ready))
@@ -152,21 +157,28 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _listening(config: Config) -> socket.socket:
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     try:
-        return socket.create_server((config.host, config.port), backlog=4096)
+        return socket.create_server((config.host, config.port), family=family, backlog=4096)
     except OSError as error:
+        reason = str(error.strerror or error).partition(" (while")[0]
         raise InputError(
-            f"cannot listen on {config.host}:{config.port}: {error.strerror or error}", fix="give another --port"
+            f"cannot listen on {config.host}:{config.port}: {reason}", fix="give another --host or --port"
         ) from None
 
 
-def _announce(config: Config, listener: socket.socket) -> None:
+def _address(listener: socket.socket) -> str:
     name, port = listener.getsockname()[:2]
+    return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
+
+
+def _announce(config: Config, listener: socket.socket) -> None:
+    name, address = listener.getsockname()[0], _address(listener)
     behind = config.routes[0].base_url if len(config.routes) == 1 else f"{len(config.routes)} routes"
-    say(f"http://{name}:{port}/v1 in front of {behind}")
-    say(f"in a client: OPENAI_BASE_URL=http://{name}:{port}/v1, and nothing else")
+    say(f"{address}/v1 in front of {behind}")
+    say(f"in a client: OPENAI_BASE_URL={address}/v1, and nothing else")
     if config.admin_key:
-        say(f"dashboard: http://{name}:{port}/admin, with the admin key as the password")
+        say(f"dashboard: {address}/admin, with the admin key as the password")
     if not config.require_keys and not config.tenants and name not in ("127.0.0.1", "::1"):
         say("note: everyone who can reach this address can spend the budget (--require-keys)")
 
@@ -179,7 +191,11 @@ def _ledger(place: str) -> tuple[Owner, Path]:
         return PostgresOwner(place), Path(_LEDGER, "workers")
     from shadowprice.accounts.owner import SqliteOwner
 
-    Path(place).mkdir(parents=True, exist_ok=True)
+    try:
+        Path(place).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        problem = f"no folder for the ledger: {error.strerror}"
+        raise InputError(problem, path=place, fix="give another --ledger") from None
     return SqliteOwner(Path(place, "accounts.sqlite")), Path(place, "workers")
 
 
@@ -206,6 +222,21 @@ async def _run(
 # --- several processes --------------------------------------------------------------------------
 
 
+def _check_parts(config: Config) -> None:
+    """Finds mistakes before processes are started: those would be started again and again."""
+    from shadowprice.forecast import load
+
+    _ledger(config.ledger)[0].close()
+    if config.forecaster:
+        load(config.forecaster)
+
+
+def _end_with_supervisor() -> None:
+    """Ends this worker once its supervisor has, in whatever way, so that nobody listens on the port any more."""
+    os.read(0, 1)  # the supervisor writes nothing, and holds the other end as long as it lives
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 def _supervise(config: Config, listener: socket.socket, options: argparse.Namespace) -> int:
     """Keeps `workers` processes on one socket and one ledger; one that dies is replaced."""
     group, stopping = uuid.uuid4().hex, False
@@ -216,7 +247,7 @@ def _supervise(config: Config, listener: socket.socket, options: argparse.Namesp
     command = [sys.executable, "-m", "shadowprice", *given, "--socket", str(listener.fileno()), "--group", group]
 
     def start() -> subprocess.Popen[bytes]:
-        return subprocess.Popen(command, pass_fds=[listener.fileno()])
+        return subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[listener.fileno()])
 
     def stop(number: int, frame: object) -> None:
         nonlocal stopping
@@ -227,7 +258,7 @@ def _supervise(config: Config, listener: socket.socket, options: argparse.Namesp
     workers = [start() for _ in range(config.workers)]
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
-    address = "http://{}:{}/healthz".format(*listener.getsockname()[:2])
+    address = f"{_address(listener)}/healthz"
     announced = False
     while not stopping:
         time.sleep(0.2)

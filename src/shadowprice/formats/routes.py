@@ -194,7 +194,7 @@ def is_address(url: str) -> bool:
         valid = address.scheme in ("http", "https") and bool(address.hostname) and address.port != 0
     except ValueError:  # a port or an IPv6 address that cannot be
         return False
-    return valid and not re.search(r"\s", url)
+    return valid and not re.search(r"[\s?#]", url)  # a path is added to it
 
 
 def _rates(table: Any, fail: Callable[..., NoReturn]) -> Rates:

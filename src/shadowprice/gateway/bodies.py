@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import orjson
@@ -20,8 +20,15 @@ _UNDERSTOOD = {  # limits that every server of an endpoint keeps
     "/completions": {"max_tokens"},
     "/responses": {"max_output_tokens"},
 }
+_ANSWERS = ("n", "best_of", "n_cmpl")  # how many answers; in llama.cpp its own `n_cmpl` overrides `n`
 _FRAME = 256  # tokens that a chat template may add to a prompt
-_TEXT = {"text", "input_text", "output_text", "refusal"}  # parts of a message whose tokens its bytes bound
+# Parts of a message, and items of an input, whose tokens their bytes bound; and tools that the client runs.
+_TEXT = {"text", "input_text", "output_text", "refusal"}
+_ITEMS = {
+    None, "message", "reasoning", "function_call", "function_call_output", "custom_tool_call",
+    "custom_tool_call_output",
+}  # fmt: skip
+_TOOLS = {None, "function", "custom"}
 _ELSEWHERE = {"previous_response_id", "conversation", "web_search_options"}  # the prompt has more than is in the body
 
 
@@ -30,7 +37,8 @@ class Ask(NamedTuple):
 
     own      its own limit for each of them
     usage    whether it asks to be shown the usage
-    prompt   the most tokens that its prompt can have, as far as it is text; None: images, files, earlier answers
+    size     bytes of its body
+    prompts  how many it has: each can be as long as the context of a route
     """
 
     body: Mapping[str, Any]
@@ -40,7 +48,19 @@ class Ask(NamedTuple):
     answers: int
     stream: bool
     usage: bool
-    prompt: int | None
+    size: int = 0
+    prompts: int = 1
+
+    @property
+    def prompt(self) -> int | None:
+        """The most tokens that its prompt can have, as far as it is text; None: images, files, earlier answers."""
+        return None if _is_elsewhere(self.body) else self.size + _FRAME  # no tokenizer makes more tokens than bytes
+
+    @property
+    def hosted(self) -> bool:
+        """Whether the server runs a tool for it, and reads again what that finds."""
+        tools = self.body.get("tools")
+        return isinstance(tools, list) and any(isinstance(each, dict) and not _is_of(each, _TOOLS) for each in tools)
 
     @property
     def begun(self) -> str:
@@ -62,14 +82,12 @@ def parse_ask(content: bytes, endpoint: str) -> Ask:
         raise InputError(f"the body is not JSON: {error}"[:200], fix="send valid JSON in UTF-8") from None
     if not isinstance(body, dict):
         raise InputError("the body is not a JSON object", fix="send {...}")
-    prompt = None if _is_elsewhere(body) else len(content) + _FRAME  # no tokenizer makes more tokens than bytes
     if endpoint == EMBEDDINGS:
-        return Ask(body, endpoint, "", None, 1, False, False, prompt)
+        return Ask(body, endpoint, "", None, 1, False, False, len(content), _prompts(body.get("input")))
     question = body.get(ENDPOINTS[endpoint].question_field)
+    prompts = _prompts(question) if endpoint == "/completions" else 1
     own = [limit for field in LIMIT_FIELDS if field in body and (limit := _whole(body, field)) is not None]
-    answers = max(_whole(body, "n") or 1, _whole(body, "best_of") or 1)
-    if endpoint == "/completions" and isinstance(question, list) and question and not isinstance(question[0], int):
-        answers *= len(question)
+    answers = prompts * max(_whole(body, field) or 1 for field in _ANSWERS)
     if body.get("echo"):
         raise InputError("echo is set: the prompt would be counted as part of the answer", fix="leave it out")
     options = body.get("stream_options")
@@ -78,7 +96,8 @@ def parse_ask(content: bytes, endpoint: str) -> Ask:
         text = text_of(question)
     except RecursionError:
         raise too_deep() from None
-    return Ask(body, endpoint, text, min(own, default=None), answers, bool(body.get("stream")), usage, prompt)
+    stream = bool(body.get("stream"))
+    return Ask(body, endpoint, text, min(own, default=None), answers, stream, usage, len(content), prompts)
 
 
 def limited(ask: Ask, grant: int) -> dict[str, Any]:
@@ -106,18 +125,37 @@ def too_deep() -> InputError:
     return InputError("the body is nested too deep", fix="send less than 250 levels")
 
 
+def _prompts(question: object) -> int:
+    """A list has several, unless it is one in tokens."""
+    return len(question) if isinstance(question, list) and question and not isinstance(question[0], int) else 1
+
+
 def _is_elsewhere(body: Mapping[str, Any]) -> bool:
     """Whether the prompt has more in it than text in the body."""
     if not _ELSEWHERE.isdisjoint(body) and any(body.get(name) for name in _ELSEWHERE):
         return True
     if isinstance(body.get("prompt"), dict):
         return True
-    question = body.get("messages") or body.get("input")
-    for message in question if isinstance(question, list) else ():
-        parts = message.get("content") if isinstance(message, dict) else None
-        if isinstance(parts, list) and any(isinstance(each, dict) and each.get("type") not in _TEXT for each in parts):
+    questions = (body.get(name) for name in ("messages", "input"))
+    return any(_has_more(each) for question in questions if isinstance(question, list) for each in question)
+
+
+def _has_more(message: object) -> bool:
+    """Whether a message, or an item of an input, has more than text."""
+    if not isinstance(message, dict):
+        return False
+    if not _is_of(message, _ITEMS) or message.get("audio"):
+        return True
+    for content in (message.get("content"), message.get("output")):
+        parts = content if isinstance(content, list) else [content]
+        if any(isinstance(each, dict) and not _is_of(each, _TEXT) for each in parts):
             return True
     return False
+
+
+def _is_of(item: Mapping[str, Any], types: Collection[str | None]) -> bool:
+    kind = item.get("type")
+    return (kind is None or isinstance(kind, str)) and kind in types
 
 
 def _whole(body: Mapping[str, Any], field: str) -> int | None:

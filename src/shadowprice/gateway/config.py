@@ -49,7 +49,7 @@ from shadowprice.gateway.tenants import (
     parse_name,
     parse_tenant,
 )
-from shadowprice.gateway.upstreams import Route
+from shadowprice.gateway.upstreams import AUTO, Route
 from shadowprice.redact import register_secret
 
 __all__ = ["Config", "read_config", "secret"]
@@ -140,6 +140,7 @@ def _line(text: str, at: _At) -> int | None:
     start = heads[at.index] if at.kind and at.index < len(heads) else 0
     ends = (n for n, line in enumerate(lines) if n > start and line.lstrip().startswith("["))
     words = re.findall(r"[a-z_0-9]+", at.error.problem)
+    words += [f"{word}s" for word in words]  # a budget is one of budgets
     for number in range(start, next(ends, len(lines))):
         name = lines[number].split("=")[0].strip()
         if name in words and "=" in lines[number]:
@@ -177,7 +178,11 @@ def _parse(text: str, path: str | os.PathLike[str]) -> Config:
             given["key_sha256"] = digest(_needed(variable, "key_env"))
         if not given.get("key_sha256"):
             raise InputError("no key", fix="give key_env, or key_sha256 from shadowprice serve --new-key")
-        return parse_tenant(given, budgets, teams)
+        made = parse_tenant(given, budgets, teams)
+        known = {AUTO, *names, *(route.model for route in routes)}
+        if "" not in known and (missing := sorted((made.models or known) - known)):
+            raise InputError(f"models: no route {missing[0]!r:.40}", fix=f"use {', '.join(sorted(names))}")
+        return made
 
     try:
         check_fields(top, _TOP)
@@ -229,7 +234,7 @@ def _scalars(top: Mapping[str, Any]) -> dict[str, Any]:
         raise InputError("price belongs to policy = 'fixed'", fix="give both or neither")
     shape = top.get("shape")
     if shape is not None and not (
-        isinstance(shape, list) and shape and all(type(s) in (int, float) and s >= 0 for s in shape) and sum(shape) > 0
+        isinstance(shape, list) and all(type(s) in (int, float) and 0 <= s < 1e9 for s in shape) and sum(shape) > 0
     ):
         raise InputError("shape is not a list of numbers", fix="give the relative arrivals of the 24 hours of a day")
     variable = top.get("admin_key_env", "SHADOWPRICE_ADMIN_KEY")

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import orjson
 
 from shadowprice.accounts.owner import Owner
-from shadowprice.errors import InputError, LedgerError, MissingExtra
+from shadowprice.errors import InputError, LedgerError, MarketError, MissingExtra
 from shadowprice.gateway.relay import error_response
 
 try:
@@ -77,7 +77,7 @@ async def once(
         elif not charged:  # nothing was generated: it can be retried
             result = None
         return reply
-    except (InputError, LedgerError):
+    except (InputError, LedgerError, MarketError):  # nothing was sent
         result = None
         raise
     finally:

@@ -9,6 +9,7 @@ What an answer is charged is decided as for runs (`backends.openai`), what a fai
     the server says that it generated nothing     nothing
     any other failure                             the grant
     the client leaves within a stream             what arrived and `_AHEAD` tokens; the upstream is closed
+    the same, of a server that hides reasoning    what it has counted so far and `_AHEAD` tokens, else the grant
     the client leaves before anything arrived     the grant
 
 A client that does not read for `_STALL` seconds has left. A server that does not stop within `_AHEAD` tokens of a
@@ -48,7 +49,7 @@ _ANSWER = 2**26  # bytes of an answer
 _EVENT = 2**24  # bytes of an event
 _DOUBT = 1.5  # times what was counted, that several answers look like
 _SMALL = 2**14  # bytes: an empty buffer takes so many
-_END = re.compile(rb"\r?\n\r?\n")
+_END = re.compile(rb"\n\r?\n|\r\r")  # of an event: two ends of lines
 
 
 class Attempt:
@@ -173,18 +174,22 @@ class Attempt:
         finally:
             if not response.content.at_eof():
                 response.close()
+        cut = self._answer.overrun and self._enforced
+        if rest and (cut or not self._add(parser, rest + b"\n\n")):  # some servers leave out the last empty line
+            rest = b""
         self._charge()
-        self.sent = b"".join(sent)
+        self.sent = b"".join([*sent, rest])
         with suppress(ConnectionError):
-            await reply.write_eof()
+            await reply.write_eof(rest)
         return reply
 
     def _leave(self) -> None:
-        """The client has left: what arrived is charged, or the grant if nothing has."""
+        """The client has left: what arrived is charged, or the grant if that is nothing or not all."""
         self.left = True
-        if self._answer.pieces:
-            seen = self._upstream.density.estimate(self._answer.pieces, len(self._answer.text()))
-            self.usage = Usage(min(self._limit, seen + _AHEAD), self._prompt)
+        used = self._answer.used
+        if self._answer.pieces and not (used is None and self._upstream.hides):
+            seen = max(used or 0, self._upstream.density.estimate(self._answer.pieces, len(self._answer.text())))
+            self.usage = Usage(max(used or 0, min(self._limit, seen + _AHEAD)), self._prompt)
 
     def _add(self, parser: EventParser, raw: bytes) -> bool:
         """Counts an event; whether the client is shown it."""
@@ -204,6 +209,7 @@ class Attempt:
         # Without a count the prompt is charged as it was reserved.
         read = (prompt - cached, cached) if prompt else (self._prompt, 0)
         self.usage = Usage(charge.tokens, *read)
+        self._upstream.hides |= self._answer.hides
         if "limit_ignored" in charge.flags and self._enforced:
             self._upstream.violation = f"the upstream ignored a limit of {self._limit:,} tokens: {charge.tokens:,}"
 
@@ -264,6 +270,8 @@ def as_chat(event: object) -> object:
         made["usage"] = {"prompt_tokens": usage.get("input_tokens"), "completion_tokens": usage["output_tokens"]}
         if details := usage.get("input_tokens_details"):
             made["usage"]["prompt_tokens_details"] = details
+        if details := usage.get("output_tokens_details"):
+            made["usage"]["completion_tokens_details"] = details
     elif usage is not None:
         made["usage"] = usage
     return made

@@ -49,6 +49,7 @@ _UNBOUNDED = re.compile(
 )
 # A path below /v1 stays below it on the server: no "..", and nothing that is decoded once more there.
 _PATH = re.compile(r"(?:/(?!\.{1,2}(?:/|$))[^/%?#\\\x00-\x20\x7f]+)+")
+_WAIT, _AGAIN = 0.3, 1.0  # seconds: for other processes, which look every 0.2; and until that is worth it again
 _ALLOWED = {"/models": "GET", **dict.fromkeys((*ENDPOINTS, EMBEDDINGS), "POST")}
 
 
@@ -68,6 +69,7 @@ class Gateway:
         self._appraisers = {"": Appraiser(forecaster), **{folder: Appraiser(load(folder)) for folder in folders}}
         self.intake = Intake()
         self._leasing = asyncio.Lock()
+        self._in_vain: dict[str, float] = {}  # when other processes had nothing to return, by account
 
     async def close(self) -> None:
         await self.upstreams.close()
@@ -163,7 +165,7 @@ class Gateway:
         self, request: web.BaseRequest, tenant: Tenant, ask: Ask, record: Record
     ) -> tuple[web.StreamResponse, bytes | None]:
         """The answer of the first route that has one, and what was sent of a stream."""
-        allowed = tenant.models is None or ask.model in tenant.models
+        allowed = tenant.models is None or (isinstance(ask.model, str) and ask.model in tenant.models)
         if ask.model == AUTO and self.upstreams.choices:
             routes = await self._by_surplus(tenant, ask, record.value)
         else:
@@ -259,11 +261,16 @@ class Gateway:
         reads = ask.endpoint == EMBEDDINGS
         prompt = 0
         if reads or any(account.money for account in tenant.path):
-            bounds = [bound for bound in (ask.prompt, route.context) if bound is not None]
+            context = None if route.context is None else route.context * ask.prompts
+            bounds = [bound for bound in (ask.prompt, context) if bound is not None]
             if not bounds:
                 raise InputError(
                     "the prompt has images, files or earlier answers, whose tokens cannot be bounded",
                     fix="give the route's context in the configuration",
+                )
+            if ask.hosted:
+                raise InputError(
+                    "a tool that the server runs reads what cannot be bounded", fix="leave it out, or run it yourself"
                 )
             prompt = min(bounds)
         cap = min(filter(None, (self.config.cap, tenant.cap, route.context)))
@@ -283,31 +290,47 @@ class Gateway:
                 return decide(appraisal.forecast, terms, purses, offers)
             return decide(appraisal.forecast, terms, purses, appraisal.offers)
 
+        waited = False
         for attempt in range(3):
-            if attempt == 2:  # other processes may hold what is needed: they return it when they look
-                await asyncio.sleep(0.3)
             decision = decided()
-            if decision.kind == "exhausted" and attempt < 2:
+            if decision.kind == "exhausted":
                 async with self._leasing:
                     self.tree.refresh()
                     decision = decided()
-                if decision.kind == "exhausted" and len(self.tree.owner.workers()) > 1:
-                    with suppress(Shortage):  # asks other processes for what they do not use
-                        bounds = [terms.bound(account, 1) for account in path]
-                        self.tree.void(await self._held(path, bounds))
-                    continue
+            if decision.kind == "exhausted" and not waited and self._may_return(path, terms):
+                waited = True
+                with suppress(Shortage):  # asks other processes for what they do not use
+                    bounds = [terms.bound(account, 1) for account in path]
+                    self.tree.void(await self._held(path, bounds))
+                await asyncio.sleep(_WAIT)  # they return it when they look
+                continue
             if not decision.grant or self.config.shadow:
+                if waited:
+                    now = asyncio.get_running_loop().time()
+                    self._in_vain.update((each.name, now) for each in self._short(path, terms))
                 return decision, None
             try:
                 return decision, await self._held(path, [terms.bound(account, decision.grant) for account in path])
             except Shortage as short:
                 self.tree.refresh()
-                if not short.elsewhere and attempt == 1:
-                    break
+                if attempt == 1:
+                    if not short.elsewhere:
+                        break
+                    await asyncio.sleep(_WAIT)
         why = decision.why if decision.kind == "exhausted" else "too little is left"
         nothing = (0.0,) * len(path)
         gone = Decision("exhausted", 0, decision.price, decision.forecast, why, nothing, decision.others)
         return gone, None
+
+    def _short(self, path: Sequence[Account], terms: Terms) -> list[Account]:
+        """The accounts that lack what a short answer needs."""
+        return [each for each in path if not terms.fits(each, self.tree.available(each))]
+
+    def _may_return(self, path: Sequence[Account], terms: Terms) -> bool:
+        """Whether to wait for other processes to return what they do not use: not if they had nothing a moment ago."""
+        now = asyncio.get_running_loop().time()
+        again = all(now - self._in_vain.get(each.name, -_AGAIN) >= _AGAIN for each in self._short(path, terms))
+        return again and not self.config.shadow and self.tree.owner.workers() not in ([], [self.tree.worker])
 
     async def _held(self, path: Sequence[Account], units: Sequence[int]) -> Reservation:
         if found := self.tree.reserve_held(path, units):
@@ -326,7 +349,7 @@ class Gateway:
         declined = decision.kind == "declined"
         now = self.tree.clock()
         # A declined request may be worth the price soon; an exhausted budget refills when its window ends.
-        short = [] if declined else [each for each in path if not terms.fits(each, self.tree.available(each))]
+        short = [] if declined else self._short(path, terms)
         spans = [account.window.bounds(now) for account in short]
         ends = [span[1] - now for span in spans if span]
         error = {

@@ -63,6 +63,7 @@ class Upstream:
         self.route = route
         self.url = route.base_url.rstrip("/")
         self.density = Density()
+        self.hides = False  # it has generated reasoning that it did not show
         self.violation = ""  # it ignored a limit: nothing more is sent there
         self.down = 0.0  # until then, as far as is known
         self._free = asyncio.Semaphore(route.max_concurrency) if route.max_concurrency else None

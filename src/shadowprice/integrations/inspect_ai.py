@@ -3,9 +3,10 @@
     SHADOWPRICE_BUDGET=200k inspect eval task.py --model openai-api/...
 
 Inspect finds this hook by its entry point as soon as both are installed; without the variable it does nothing. Every
-call of a model, graders included, buys at the posted price before it is sent: its `max_tokens` is set to its grant.
-A call that is declined ends its sample as a limit does in Inspect: the sample is scored as it stands, the eval
-continues, and the log is complete. `SHADOWPRICE_FORECASTER` is the folder of a forecaster of one's own.
+call of a model, graders included, buys at the posted price before it is sent: its `max_tokens` is set to its grant. It
+waits while calls under way hold what it would buy. A call that is declined ends its sample as a limit does in Inspect:
+the sample is scored as it stands, the eval continues, and the log is complete. `SHADOWPRICE_FORECASTER` is the folder
+of a forecaster of one's own.
 
 A call that fails, or that is retried, has spent its grant: what the server generated is not known.
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 import os
 from contextvars import ContextVar
 
+import anyio
 from inspect_ai.hooks import (
     BeforeModelGenerate,
     Hooks,
@@ -33,6 +35,8 @@ from shadowprice.integrations.purse import Purse, Reservation
 
 BUDGET, FORECASTER = "SHADOWPRICE_BUDGET", "SHADOWPRICE_FORECASTER"
 
+_PATIENCE, _LOOK = 60.0, 0.05  # seconds
+
 # The reservation of the call that the current task is making: the events of one call happen in one task.
 _calling: ContextVar[tuple[Purse, Reservation] | None] = ContextVar("calling", default=None)
 
@@ -42,6 +46,7 @@ class Budget(Hooks):
     """`purse` is that of the latest run."""
 
     purse: Purse | None = None
+    _held = (0, 0.0)  # what calls under way held when that last changed, and when that was
 
     def enabled(self) -> bool:
         return bool(os.environ.get(BUDGET))
@@ -57,11 +62,21 @@ class Budget(Hooks):
         _open(self).begun += 1
 
     async def on_before_model_generate(self, data: BeforeModelGenerate) -> None:
+        try:
+            await self._buy(data)
+        except LimitExceededError:
+            raise
+        except Exception as error:  # Inspect would go on, without a limit
+            raise LimitExceededError("token", value=0, limit=0, message=f"no budget: {error}") from error
+
+    async def _buy(self, data: BeforeModelGenerate) -> None:
         purse = _open(self)
         _settle(None)  # an earlier attempt of this call has ended without an answer
         answers = max(1, data.config.num_choices or 1)
         limit = None if data.config.max_tokens is None else data.config.max_tokens * answers
-        reservation = purse.buy("\n".join(message.text for message in data.input), limit)
+        text = "\n".join(message.text for message in data.input)
+        await self._others(purse, purse.wanted(text, limit, answers))
+        reservation = purse.buy(text, limit, answers)
         if reservation.grant < answers:
             purse.settle(reservation, 0)
             raise LimitExceededError(
@@ -72,6 +87,16 @@ class Budget(Hooks):
             )
         data.config.max_tokens = reservation.grant // answers
         _calling.set((purse, reservation))
+
+    async def _others(self, purse: Purse, wanted: int) -> None:
+        """Waits while calls under way hold what is wanted, as long as they end: one that has failed keeps its grant."""
+        while purse.reserved and purse.free < wanted:
+            if purse.reserved != self._held[0]:
+                self._held = purse.reserved, anyio.current_time()
+            if anyio.current_time() - self._held[1] > _PATIENCE:
+                return
+            await anyio.sleep(_LOOK)
+        self._held = 0, 0.0
 
     async def on_model_usage(self, data: ModelUsageData) -> None:
         _settle(data.usage.output_tokens)
