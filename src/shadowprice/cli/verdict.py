@@ -38,7 +38,7 @@ def verdict(run: Run | RayRun, summary: Summary, *, out: str, errors: str, folde
     spent = show_spent(summary.spent, summary.budget, rates)
     if summary.failed:
         spent += f", of which {show(summary.failed, rates)} for failed requests: the server may have generated them"
-    rows.append(f"  spent      {spent}{show_beside(summary.usage, rates, run.prices)}; the account is in {folder}")
+    rows.append(f"  spent      {spent}{show_beside(summary.usage, rates, run.prices)}; details in {folder}")
     if summary.routes:
         rows += [f"  route      {line}" for line in _of_routes(summary, rates)]
     if summary.lost:
