@@ -19,13 +19,13 @@ def add_tolerance(command: argparse.ArgumentParser) -> None:
         "--patience",
         default="5m",
         metavar="TIME",
-        help="how long an outage of the server is waited out: 30s, 5m, 1h (default: 5m)",
+        help="how long to wait for a server that is down: 30s, 5m, 1h (default: 5m)",
     )
     command.add_argument(
         "--exposure",
         default="10%",
         metavar="SHARE",
-        help="stop when failed requests that the server says cost nothing exceed this share of the budget "
+        help="stop when the grants of failures that the server says cost nothing exceed this share of the budget "
         "(default: 10%%)",
     )
 

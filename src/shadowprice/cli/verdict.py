@@ -1,4 +1,4 @@
-"""What `run` says at the end: what became of the requests, what it cost, and what more would have bought."""
+"""What `run` prints at the end: outcomes, cost, and what more budget would have bought."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def verdict(run: Run | RayRun, summary: Summary, *, out: str, errors: str, folde
 
 def _of_routes(summary: Summary, rates: Rates) -> Iterator[str]:
     """What each route answered and was paid."""
-    for name, route in sorted(summary.routes.items(), key=lambda each: -each[1]["units"]):
+    for name, route in sorted(summary.routes.items(), key=lambda item: -item[1]["units"]):
         yield f"{name}: {count(route['answers'], 'answer')}, {show(route['units'], rates)}"
 
 
 def warnings(summary: Summary, rates: Rates) -> Iterator[str]:
-    """What was wrong with the server, what it cost, and what to do."""
+    """What was wrong with servers and answers, what it cost, and what to do."""
     for name, reason in summary.dropped.items():
         yield f"route {name} was left out: {reason} ({fix_for_route(reason)})"
     for flag, times in summary.flags.items():
@@ -91,8 +91,8 @@ def stopped_in_words(reason: str) -> str:
 def _worth_of_more(summary: Summary, rates: Rates) -> str:
     """What a little more would have bought, at the price of the last clearing.
 
-    The price holds for the next tokens only, so that little is 1,000 tokens or a tenth of the budget; and no more
-    answers can be bought than there are requests that the budget left without one.
+    The price holds only for the next tokens, so "a little" is 1,000 tokens or a tenth of the budget, whichever is less.
+    No more answers can be bought than there are requests that the budget left without one.
     """
     waiting = summary.count("declined", "truncated")
     served = not summary.count("declined") and summary.spent < summary.budget  # what was cut has limits of its own
