@@ -14,7 +14,6 @@ from shadowprice.engine import Settings
 from shadowprice.formats.declined import declined
 from shadowprice.formats.files import Target, replacing
 from shadowprice.formats.results import parse_result, result_line
-from shadowprice.run_folder import lost_to_crashes
 from shadowprice.summary import Summary, Tally
 from shadowprice.types import Failure, Result
 
@@ -105,21 +104,7 @@ class RayRun:
                     line = result_line(result)
                 tally.add(parse_result(line))
                 yield ledger.has_result(name), line
-        self._summary = Summary(
-            requests=self._table.size,
-            outcomes=dict(tally.outcomes),
-            correct=tally.grades[True] if tally.grades[True] + tally.grades[False] else None,
-            graded=tally.grades[True] + tally.grades[False],
-            budget=self.budget,
-            spent=ledger.spent,
-            overspent=ledger.overspent,
-            beyond_grants=ledger.beyond_grants,
-            usage=ledger.usage,
-            rounds=self.rounds,
-            causes=dict(tally.causes.most_common()),
-            flags=dict(tally.flags),
-            stopped=self.stopped,
-            lost=lost_to_crashes(ledger),
-            generated=tally.generated,
-            counted=tally.counted,
+        correct = tally.grades[True] if tally.grades[True] + tally.grades[False] else None
+        self._summary = tally.summary(
+            ledger, requests=self._table.size, correct=correct, rounds=self.rounds, stopped=self.stopped
         )

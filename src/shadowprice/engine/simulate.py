@@ -1,4 +1,4 @@
-"""A scheduler over recorded answers: the same decisions as live, without a server, a disk or a clock."""
+"""Drives a scheduler over recorded answers: the same decisions as in a run, without a server, a disk or a clock."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from shadowprice.types import Completion, Result
 class Outcome:
     """The outcome of a simulation: what was sent, and the results, both in order.
 
-    `rest` has the results of the requests that were left at the end; iterating over it closes the scheduler.
+    `rest` has the results of the requests that have none at the end; iterating over it closes the scheduler.
     """
 
     budget: int
     spent: int = 0
     work: list[Work] = field(default_factory=list)
-    found: list[Completion] = field(default_factory=list)  # the answer to each
+    found: list[Completion] = field(default_factory=list)  # the answer to each piece of work
     results: list[Result] = field(default_factory=list)
     rest: Iterable[Result] = ()
 
@@ -35,8 +35,9 @@ def simulate(
 ) -> Outcome:
     """Drives `scheduler` until nothing is worth its price, one piece of work at a time.
 
-    `answer` is the recorded answer to a piece of work, `correct` whether an answer that ended is correct. `rates` may
-    be given by route.
+    answer   returns the recorded answer to a piece of work
+    correct  returns whether an answer that ended is correct
+    rates    may be given by route
     """
     outcome = Outcome(budget)
     while work := scheduler.next(budget - outcome.spent):
