@@ -30,8 +30,8 @@ class Counting:
     def count(self) -> tuple[int, int]:
         """Tokens that were generated, and requests."""
         with urllib.request.urlopen(self.url.removesuffix("/v1") + "/count", timeout=60) as answer:
-            found = json.load(answer)
-        return found["tokens"], found["requests"]
+            reply = json.load(answer)
+        return reply["tokens"], reply["requests"]
 
 
 @contextmanager

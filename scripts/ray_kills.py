@@ -46,15 +46,15 @@ def main() -> int:
     for who, wanted in (("worker", options.workers_killed), ("coordinator", options.coordinators_killed)):
         while totals[who][0] < wanted:
             workers, kills = 2 + 2 * (seed % 2), min(2, wanted - totals[who][0])
-            found = cluster("killed", who=who, seed=seed, workers=workers, kills=kills)
-            problems = violations(found, 240)
+            outcome = cluster("killed", who=who, seed=seed, workers=workers, kills=kills)
+            problems = violations(outcome, 240)
             wrong += bool(problems)
-            figures = [found[name] for name in ("killed", "lost rows", "lost", "spent", "generated")]
+            figures = [outcome[name] for name in ("killed", "lost rows", "lost", "spent", "generated")]
             totals[who] = [sum(pair) for pair in zip(totals[who], figures, strict=True)]
             print(
-                f"seed {seed}: {workers} workers, {found['killed']} x kill -9 of a {who}: {found['outcomes']}, "
-                f"{found['lost rows']} rows lost, spent {found['spent']}, generated {found['generated']} of "
-                f"{found['budget']}  {'; '.join(problems) or 'ok'}",
+                f"seed {seed}: {workers} workers, {outcome['killed']} x kill -9 of a {who}: {outcome['outcomes']}, "
+                f"{outcome['lost rows']} rows lost, spent {outcome['spent']}, generated {outcome['generated']} of "
+                f"{outcome['budget']}  {'; '.join(problems) or 'ok'}",
                 flush=True,
             )
             seed += 1

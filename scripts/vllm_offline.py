@@ -59,8 +59,8 @@ async def in_this_process(model: str) -> None:
     backend = VllmOfflineBackend(model, **ENGINE)
     body = {"messages": [{"role": "user", "content": "Why?"}], "temperature": 0}
     limits = [3, 7, 20, 40]
-    found = await asyncio.gather(*(backend.complete(body, limit) for limit in limits))
-    assert all(each.tokens <= limit for each, limit in zip(found, limits, strict=True)), found
+    answers = await asyncio.gather(*(backend.complete(body, limit) for limit in limits))
+    assert all(each.tokens <= limit for each, limit in zip(answers, limits, strict=True)), answers
     first = await backend.complete(body, 10)
     rest = await backend.complete(body, 10, continue_from=first)
     whole = await backend.complete(body, 20)

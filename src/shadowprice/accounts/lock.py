@@ -31,8 +31,8 @@ class Lock:
             fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             self._file.close()
-            taken = isinstance(error, BlockingIOError)
-            problem = "in use by another process" if taken else f"cannot be locked: {error.strerror}"
+            in_use = isinstance(error, BlockingIOError)
+            problem = "in use by another process" if in_use else f"cannot be locked: {error.strerror}"
             raise LedgerError(f"{path}: {problem}") from None
         _HELD.add(self._name)
 

@@ -108,10 +108,10 @@ class Tree:
 
     def reserve(self, path: Sequence[Account], units: Units) -> Reservation:
         """Units from every account of the path; raises Shortage if one has too few. Waits for the disk if need be."""
-        while (found := self.reserve_held(path, units)) is None:
+        while (reservation := self.reserve_held(path, units)) is None:
             wants = self.wants(path, units)
             self.add(wants, self.owner.lease(self.worker, wants))
-        return found
+        return reservation
 
     def reserve_held(self, path: Sequence[Account], units: Units) -> Reservation | None:
         """The same from blocks that this process holds; None: they do not suffice."""
@@ -129,14 +129,14 @@ class Tree:
     def wants(self, path: Sequence[Account], units: Units) -> list[Want]:
         """The blocks to lease before so many units can be reserved."""
         now = self.clock()
-        found = []
+        wants = []
         for account, some in zip(path, _each(units, len(path)), strict=True):
             block = self._block(account, now)
             if (need := some - (block.units - block.used)) > 0:
                 like = max(need, account.limit // _BLOCKS)
                 first = account.window.first(block.slot)
-                found.append(Want(account.name, account.limit, block.slot, first, need, like, block.cell))
-        return found
+                wants.append(Want(account.name, account.limit, block.slot, first, need, like, block.cell))
+        return wants
 
     def add(self, wants: Sequence[Want], granted: Sequence[Granted]) -> None:
         """Adds blocks that were leased."""

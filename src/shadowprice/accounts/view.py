@@ -234,14 +234,14 @@ def _rates(found: Mapping[str, Any] | None) -> Rates | None:
 def _opened(path: Path) -> Iterator[sqlite3.Connection]:
     """A connection that writes nothing: opened in the usual way to read, SQLite would leave files behind."""
     beside = [path.with_name(path.name + suffix) for suffix in ("-wal", "-shm")]
-    if all(os.access(each, os.W_OK) for each in beside):  # the run continues, or was killed
+    if all(os.access(file, os.W_OK) for file in beside):  # the run continues, or was killed
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as db:
             yield db
         return
     with tempfile.TemporaryDirectory(prefix="shadowprice-") as place:
         if beside[0].exists():  # a killed run, copied or not ours to write: its log has to be replayed elsewhere
-            for each in (path, beside[0]):
-                shutil.copy(each, place)
+            for file in (path, beside[0]):
+                shutil.copy(file, place)
             path = Path(place) / path.name
             options = "mode=rw"
         else:
@@ -286,7 +286,7 @@ def _read_ledger(db: sqlite3.Connection, account: Account, lines: _Lines, watch:
     check_tables(db)
     rows = read_rows(db)
     balances = Balances(0)
-    rounds = [each["budget"] for each in account.rounds]
+    rounds = [clearing["budget"] for clearing in account.rounds]
     opened: dict[int, Attempt] = {}
     for row in rows:
         watch.see(row)
@@ -335,16 +335,16 @@ def _requests(
     for request in (*lines.results, *lines.notes):
         by_request.setdefault(request, [])
     views = {}
-    for request, some in by_request.items():
+    for request, entries in by_request.items():
         known = lines.results.get(request) or lines.notes.get(request) or Result(request, "not_sent")
         views[request] = RequestView(
             id=request,
             outcome=known.outcome,
             answered=request in lines.results,
-            cost=sum(attempt.cost for attempt in some),
-            usage=sum((attempt.usage for attempt in some), Usage()),
+            cost=sum(attempt.cost for attempt in entries),
+            usage=sum((attempt.usage for attempt in entries), Usage()),
             forecast=forecasts.get(request, {}),
-            attempts=some,
+            attempts=entries,
             flags=tuple(lines.flags.get(request, ())),
             correct=known.correct,
             failure=known.failure,

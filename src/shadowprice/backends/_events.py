@@ -168,10 +168,10 @@ def _integer(digits: str) -> int | float:
 def reason(event: Any) -> object:
     """The message of an error, in any of the forms that servers use."""
     error = event.get("error") or event if isinstance(event, dict) else event
-    found = (error.get("message") or error.get("detail") or error) if isinstance(error, dict) else error
-    if isinstance(found, list) and found and all(isinstance(each, dict) and each.get("msg") for each in found):
-        return "; ".join(f"{_place(each.get('loc'))}{each['msg']}" for each in found)  # FastAPI
-    return found
+    problem = (error.get("message") or error.get("detail") or error) if isinstance(error, dict) else error
+    if isinstance(problem, list) and problem and all(isinstance(item, dict) and item.get("msg") for item in problem):
+        return "; ".join(f"{_place(item.get('loc'))}{item['msg']}" for item in problem)  # FastAPI
+    return problem
 
 
 def _place(loc: object) -> str:

@@ -227,10 +227,10 @@ def _readable(content: str, status: int) -> str:
 def _says(content: bytes, text: str) -> str:
     """The beginning of what a server says instead of an answer: it often names what is wrong."""
     try:
-        found = reason(parse_json(content))
+        message = reason(parse_json(content))
     except Malformed:
-        found = _readable(text, 200)
-    said = found if isinstance(found, str) else text
+        message = _readable(text, 200)
+    said = message if isinstance(message, str) else text
     return line(said)[:100] if said else ""
 
 

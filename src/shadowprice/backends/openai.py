@@ -184,15 +184,15 @@ class OpenAIBackend(AsyncContext):
             async with asyncio.timeout(_ACCOUNT_TIMEOUT):
                 response = await self._client.post(path, {}, key=key, method="GET")
                 try:
-                    found = mapping(parse_json(await Body(response, 2**16).all()))
+                    reply = mapping(parse_json(await Body(response, 2**16).all()))
                 finally:
                     self._client.release(response)
         except Exception as error:  # whatever it is: the cost is unknown
             if isinstance(error, StatusError) and error.status < 500:
                 self._keeps_account = False
             return None
-        self._keeps_account = found.get("object") == "shadowprice.cost"
-        cost = found.get("tokens")
+        self._keeps_account = reply.get("object") == "shadowprice.cost"
+        cost = reply.get("tokens")
         return cost if self._keeps_account and whole(cost) else None
 
     async def fetch(self, url: str, body: Mapping[str, Any]) -> dict[str, Any]:

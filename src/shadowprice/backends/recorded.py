@@ -42,8 +42,8 @@ class RecordedBackend(AsyncContext):
             models.add(trace.model)
         if len(models) > 1:
             raise InputError(f"traces of {len(models)} models: {', '.join(sorted(models))}", fix="use one at a time")
-        for found in samples.values():
-            found.sort(key=lambda sample: sample.trace.sample)
+        for of_prompt in samples.values():
+            of_prompt.sort(key=lambda sample: sample.trace.sample)
         self.model = models.pop() if models else ""
         self._samples = dict(samples)
         self._served: dict[str, int] = {}
@@ -64,7 +64,7 @@ class RecordedBackend(AsyncContext):
             sample, start = samples[turn % len(samples)], 0
         else:
             name, start = continue_from.body["id"], continue_from.tokens
-            sample = next((each for each in samples if each.name == name), samples[0])
+            sample = next((candidate for candidate in samples if candidate.name == name), samples[0])
         done = sample.landed(body, start, limit, suffix) if suffix else sample.part(body, start, limit)
         if continue_from is None:
             self._served[prompt] = turn + 1

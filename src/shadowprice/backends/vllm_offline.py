@@ -114,12 +114,12 @@ class VllmOfflineBackend(AsyncContext):
         return await asked.answer
 
     def _start(self, loop: asyncio.AbstractEventLoop) -> None:
-        some, self._waiting = self._waiting, []
-        if not some:
+        batch, self._waiting = self._waiting, []
+        if not batch:
             self._generating = False
             return
-        done = loop.run_in_executor(self._thread, self._run, some)
-        done.add_done_callback(lambda future: self._end(loop, some, future))
+        done = loop.run_in_executor(self._thread, self._run, batch)
+        done.add_done_callback(lambda future: self._end(loop, batch, future))
 
     def _run(self, some: list[_Asked]) -> Sequence[Any]:
         prompts = [{"prompt_token_ids": each.prompt} for each in some]

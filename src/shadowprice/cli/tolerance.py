@@ -37,15 +37,15 @@ def tolerance(options: argparse.Namespace) -> Tolerance:
 
 
 def _seconds(text: str) -> float:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip())
-    if found is None:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip())
+    if match is None:
         raise InputError(f"--patience {text}", fix="write it as 30s, 5m or 1h")
-    return float(found[1]) * _UNITS[found[2]]
+    return float(match[1]) * _UNITS[match[2]]
 
 
 def _share(text: str) -> float:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)(%?)", text.strip())
-    share = float(found[1]) / (100 if found[2] else 1) if found else -1.0
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(%?)", text.strip())
+    share = float(match[1]) / (100 if match[2] else 1) if match else -1.0
     if not 0 <= share <= 1:
         raise InputError(f"--exposure {text}", fix="write it as 10% or 0.1")
     return share

@@ -43,7 +43,7 @@ class Row:
 
     def texts(self, column: str) -> list[str]:
         value = self._value(column)
-        if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             raise self.invalid(f"has {value!r:.40} in {column!r}, not a list of texts")
         return value
 
@@ -222,15 +222,15 @@ def load(name: str, *, limit: int | None = None, mirror: str | os.PathLike[str] 
     questions: dict[str, Question] = {}
     for number, columns in enumerate(islice(_rows(benchmark, mirror), limit)):
         row = Row(benchmark.path, number, columns)
-        found = benchmark.read(row)
-        if found.id in questions:
-            raise row.invalid(f"has the id {found.id!r}, which another row has too")
-        questions[found.id] = replace(
-            found,
-            id=f"{name}/{found.id}",
+        question = benchmark.read(row)
+        if question.id in questions:
+            raise row.invalid(f"has the id {question.id!r}, which another row has too")
+        questions[question.id] = replace(
+            question,
+            id=f"{name}/{question.id}",
             dataset=name,
             grader=benchmark.grader,
-            options={**options, **found.options},
+            options={**options, **question.options},
         )
     if not questions:
         raise InputError("has no rows", path=benchmark.path, fix="check the copy that --mirror names")

@@ -45,15 +45,15 @@ def tasks(seed: int, count: int, *, split: Split | None = None) -> list[Task]:
     draw = random.Random(f"shadowprice tasks {seed}")  # seeding with a text is the same in every version of Python
     kinds, weights = list(_KINDS), [weight for _, weight in _KINDS.values()]
     seen: set[str] = set()
-    found: list[Task] = []
-    while len(found) < count:
+    generated: list[Task] = []
+    while len(generated) < count:
         kind = draw.choices(kinds, weights)[0]
         prompt, answer, grader = _KINDS[kind][0](draw)
         key = _normal(prompt)
         if key not in seen and split in (None, split_of(prompt)):
             seen.add(key)
-            found.append(Task(f"{kind}-{_digest(prompt):016x}", kind, prompt, answer, grader))
-    return found
+            generated.append(Task(f"{kind}-{_digest(prompt):016x}", kind, prompt, answer, grader))
+    return generated
 
 
 def split_of(prompt: str) -> Split:

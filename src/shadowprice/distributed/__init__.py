@@ -88,8 +88,8 @@ class Plan:
         """id, body, forecast, and `max_tokens`: the limit of the answer. In the order of the rows."""
         found = connect()
         limited = found.remote(_with_limits)
-        made = [limited.remote(*each) for each in zip(self.table.blocks, self.limits, strict=True)]
-        dataset: ray.data.Dataset = load_data().from_arrow_refs(made)
+        limited_blocks = [limited.remote(*each) for each in zip(self.table.blocks, self.limits, strict=True)]
+        dataset: ray.data.Dataset = load_data().from_arrow_refs(limited_blocks)
         return dataset
 
 

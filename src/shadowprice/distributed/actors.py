@@ -207,10 +207,10 @@ def start_coordinator(path: Path, options: dict[str, Any]) -> Any:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    made = ray.remote(CoordinatorActor).options(
+    actor_class = ray.remote(CoordinatorActor).options(
         num_cpus=0, max_restarts=-1, max_task_retries=-1, max_concurrency=1000, scheduling_strategy=here
     )
-    return made.remote(str(path), options)
+    return actor_class.remote(str(path), options)
 
 
 def start_workers(
@@ -219,5 +219,5 @@ def start_workers(
     """Spread over the machines; started again when they die, with the block that they were serving."""
     ray = load_ray()
     usual = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": -1, "scheduling_strategy": "SPREAD"}
-    made = ray.remote(WorkerActor).options(**{**usual, **options})
-    return [made.remote(make_backend, coordinator, terms) for _ in range(count)]
+    actor_class = ray.remote(WorkerActor).options(**{**usual, **options})
+    return [actor_class.remote(make_backend, coordinator, terms) for _ in range(count)]

@@ -79,6 +79,6 @@ def plain_errors() -> Iterator[None]:
         # Ray raises a class of its own that is also of ours, with a traceback as its text.
         raise getattr(error, "cause", None) or error from None
     except Exception as error:
-        if found := _OWN.search(str(error)):
-            raise InputError(found[1].strip()) from None
+        if match := _OWN.search(str(error)):
+            raise InputError(match[1].strip()) from None
         raise

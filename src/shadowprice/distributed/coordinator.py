@@ -190,12 +190,15 @@ class Coordinator:
             return [SHORT] * len(message.wanted)
         available, numbers, new = self._ledger.available, [], []
         for request, units in message.wanted:
-            found = self._found.get(request)
-            if found is not None and request not in self._held and not message.again and found[1] == units:
-                numbers.append(found[0])
+            earlier = self._found.get(request)
+            if earlier is not None and request not in self._held and not message.again and earlier[1] == units:
+                numbers.append(earlier[0])
                 self._held.add(request)
             elif (
-                found is not None or request in self._held or request in self._ended or self._ledger.has_result(request)
+                earlier is not None
+                or request in self._held
+                or request in self._ended
+                or self._ledger.has_result(request)
             ):
                 numbers.append(TAKEN)
             elif units > available:

@@ -48,16 +48,16 @@ class Gathered:
     def divide(self, budget: int, policy: str, options: Mapping[str, Any], ended: Ended) -> tuple[Grants, Round]:
         """Divides what is left among the requests that have not ended."""
         waiting = np.flatnonzero(~np.concatenate(ended))
-        some = {
+        chosen = {
             name: values if waiting.size == values.size else values[waiting] for name, values in self._numbers.items()
         }
         size = waiting.size
         demand = Demand(
-            forecast_from(some),
-            some["cap"],
+            forecast_from(chosen),
+            chosen["cap"],
             np.ones(size, dtype=np.int64),
             np.zeros(size, dtype=bool),
-            some["prompt"],
+            chosen["prompt"],
             self._rates,
             None,
         )
@@ -82,10 +82,10 @@ class Sharded:
                 ends.append(at)
                 size = 0
         self._parts = [slice(low, high) for low, high in pairwise(ends)]
-        made = ray.remote(ShardActor).options(num_cpus=0, scheduling_strategy="SPREAD")
+        actor_class = ray.remote(ShardActor).options(num_cpus=0, scheduling_strategy="SPREAD")
         read = ray.remote(numbers_in)  # without the texts, which stay where they are
         numbers = [read.remote(block) for block in blocks]
-        self._actors = [made.remote(*numbers[part]) for part in self._parts]
+        self._actors = [actor_class.remote(*numbers[part]) for part in self._parts]
 
     @property
     def names(self) -> NDArray[np.uint64]:

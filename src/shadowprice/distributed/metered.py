@@ -57,9 +57,9 @@ def demand_of(scheduler: Metered) -> Demand:
 
 def price_of(demands: Sequence[Demand], tokens: float) -> float:
     """The index of the last chunk that so many tokens are expected to reach, the best first; 0 if they are ample."""
-    index = np.concatenate([each.index for each in demands])
+    index = np.concatenate([demand.index for demand in demands])
     order = np.argsort(-index, kind="stable")
-    total = np.cumsum(np.concatenate([each.cost for each in demands])[order])
+    total = np.cumsum(np.concatenate([demand.cost for demand in demands])[order])
     reached = int(np.searchsorted(total, tokens))
     return float(index[order[reached]]) if reached < index.size else 0.0
 
@@ -70,7 +70,7 @@ def allowances(demands: Sequence[Demand], units: int, tokens: float) -> tuple[fl
     tokens  that the whole of what is left pays for: the price is that of all of it, also where a round divides half
     """
     price = price_of(demands, tokens)
-    needs = np.array([float(each.cost[each.index >= price].sum()) for each in demands])
+    needs = np.array([float(demand.cost[demand.index >= price].sum()) for demand in demands])
     if not needs.sum() > 0:
         return price, [0] * len(demands)
     shares = [int(share) for share in np.floor(units * needs / needs.sum())]

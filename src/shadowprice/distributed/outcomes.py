@@ -74,13 +74,13 @@ class RayRun:
             [*((name, getattr(pyarrow, kind)()) for name, kind in names.items()),
              ("correct", pyarrow.bool_()), ("error", pyarrow.string())]
         )  # fmt: skip
-        tables, some = [], []
+        tables, rows = [], []
         for row in self.rows():
-            some.append(row)
-            if len(some) == _ROWS:
-                tables.append(pyarrow.Table.from_pylist(some, schema))
-                some = []
-        tables.append(pyarrow.Table.from_pylist(some, schema))
+            rows.append(row)
+            if len(rows) == _ROWS:
+                tables.append(pyarrow.Table.from_pylist(rows, schema))
+                rows = []
+        tables.append(pyarrow.Table.from_pylist(rows, schema))
         dataset: ray.data.Dataset = load_data().from_arrow(tables)
         return dataset
 

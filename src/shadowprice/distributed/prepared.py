@@ -86,7 +86,7 @@ def market_of(table: Table, rates: Rates, gather: int) -> Gathered | Sharded:
 
 def _refuse_same_names(table: Table, twice: NDArray[np.uint64]) -> None:
     seen: set[str] = set()
-    suspects = {int(each) for each in twice}
+    suspects = {int(number) for number in twice}
     for names, _ in table.named():
         for name in names:
             if digest(name) in suspects:

@@ -41,14 +41,14 @@ def simulate(
     """
     outcome = Outcome(budget)
     while work := scheduler.next(budget - outcome.spent):
-        found = answer(work)
-        cost = (rates if isinstance(rates, Rates) else rates[work.route]).cost(found.usage)
+        part = answer(work)
+        cost = (rates if isinstance(rates, Rates) else rates[work.route]).cost(part.usage)
         assert cost <= work.bound <= budget - outcome.spent, f"{work.request.id}: {cost} units, {work.bound} reserved"
         outcome.spent += cost
         outcome.work.append(work)
-        outcome.found.append(found)
-        graded = correct(work, found) if correct and found.finish == "stop" else None
-        if result := scheduler.done(Report(work, cost, found, correct=graded)):
+        outcome.found.append(part)
+        graded = correct(work, part) if correct and part.finish == "stop" else None
+        if result := scheduler.done(Report(work, cost, part, correct=graded)):
             outcome.results.append(result)
     outcome.rest = scheduler.close()
     return outcome

@@ -91,7 +91,7 @@ class _Seen:
 
     def likeliest(self) -> tuple[float, float, float]:
         """Shift, factor and slope, by a search that closes in on its best point."""
-        best = max(product(_SHIFTS.tolist(), _FACTORS, _SLOPES), key=lambda each: self.likelihood(*each))
+        best = max(product(_SHIFTS.tolist(), _FACTORS, _SLOPES), key=lambda point: self.likelihood(*point))
         for step, ratio, turn in _STEPS:
             shift, factor, slope = best
             around = product(
@@ -99,5 +99,5 @@ class _Seen:
                 (factor, factor / ratio, factor * ratio),
                 (slope, max(0.0, slope - turn), slope + turn),
             )
-            best = max(around, key=lambda each: self.likelihood(*each))
+            best = max(around, key=lambda point: self.likelihood(*point))
         return best

@@ -170,14 +170,14 @@ def with_limit(raw: bytes, field: str, limit: int, *, lower_others: bool = False
     text = raw.decode()
     body = next(start for key, start, _ in reversed(list(_members(text, 0))) if key == "body")
     others = LIMIT_FIELDS if lower_others else ("n_predict",)
-    found = [
+    present = [
         (key, start, end)
         for key, start, end in _members(text, body)
         if key == field or (key in others and not _is_within(text[start:end], limit))
     ]
-    for _, start, end in reversed(found):
+    for _, start, end in reversed(present):
         text = f"{text[:start]}{limit}{text[end:]}"
-    if field not in (key for key, _, _ in found):
+    if field not in (key for key, _, _ in present):
         comma = "" if text[_after_space(text, body + 1)] == "}" else ", "
         text = f'{text[: body + 1]}"{field}": {limit}{comma}{text[body + 1 :]}'
     return text.encode()

@@ -134,14 +134,14 @@ def _mode(target: str) -> int | None:
     if os.path.isdir(target) or target.endswith(os.sep) or not target:
         raise InputError("is a folder", path=target, fix="name a file to write")
     try:
-        found = os.stat(target).st_mode
+        mode = os.stat(target).st_mode
     except FileNotFoundError:
         mask = os.umask(0)
         os.umask(mask)
         return 0o666 & ~mask
     except OSError as error:
         raise _unwritable(target, error) from None
-    return stat.S_IMODE(found) if stat.S_ISREG(found) else None
+    return stat.S_IMODE(mode) if stat.S_ISREG(mode) else None
 
 
 def _unwritable(target: str, error: OSError) -> InputError:
@@ -163,8 +163,8 @@ def write_problem(path: str | os.PathLike[str], error: Exception) -> str:
 
 def _space(path: str | os.PathLike[str]) -> int:
     """Bytes that can be written on its device."""
-    found = os.statvfs(os.path.dirname(os.path.realpath(path)))
-    return found.f_bavail * found.f_frsize
+    disk = os.statvfs(os.path.dirname(os.path.realpath(path)))
+    return disk.f_bavail * disk.f_frsize
 
 
 def sync_folder(path: str | os.PathLike[str]) -> None:

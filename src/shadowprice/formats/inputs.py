@@ -157,7 +157,7 @@ def read_input(
         problem = f"has a field {unfilled}, and a template fills in nothing but {PLAIN}"
         raise InputError(problem, path=label, fix=f"write its content into the questions, and remove {{{unfilled}}}")
     questions = list(_questions(chain([first], rows), columns, grader, label))
-    gold = {each.id: (each.gold, each.grader) for each in questions if each.gold}
+    gold = {question.id: (question.gold, question.grader) for question in questions if question.gold}
     understood = f"{_counted(len(questions), 'question')} from {label}: {columns.in_words(form, questions)}"
     return Input(label, None, questions, understood, gold, template, system, model, temperature)
 
@@ -183,15 +183,15 @@ def rows_as_input(
     else:
         columns = _Columns.of(rows[0], fields, label, line=None)
         questions = list(_questions(enumerate(map(_without_nulls, rows), start=1), columns, grader, label))
-    gold = {each.id: (each.gold, each.grader) for each in questions if each.gold}
+    gold = {question.id: (question.gold, question.grader) for question in questions if question.gold}
     return Input(label, None, questions, "", gold, template, system, model, temperature)
 
 
 def _without_nulls(value: Any) -> Any:
     """A row without the fields that it does not have: in a table, every row has the fields of all."""
     if isinstance(value, Mapping):
-        return {name: _without_nulls(each) for name, each in value.items() if each is not None}
-    return [_without_nulls(each) for each in value] if isinstance(value, list) else value
+        return {name: _without_nulls(item) for name, item in value.items() if item is not None}
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 def _batch_note(path: str, label: str) -> str | None:
@@ -205,10 +205,10 @@ def _batch_note(path: str, label: str) -> str | None:
         return None if line else ""  # the reader of the file reports what is wrong
     if "body" not in record and (any(name in PROMPTS for name in _names(record)) or not record.keys() & {*_BATCH}):
         return None
-    found = f"{_counted(sum(1 for _ in read_lines(path, label)), 'request')} from {label} (OpenAI Batch)"
+    understood = f"{_counted(sum(1 for _ in read_lines(path, label)), 'request')} from {label} (OpenAI Batch)"
     if isinstance(record.get("custom_id"), int) and not isinstance(record["custom_id"], bool):
-        found += ": custom_id is a number; it is text in the results"
-    return found
+        understood += ": custom_id is a number; it is text in the results"
+    return understood
 
 
 _ONE_LINE = "write each on one line: jq -c . OLD > NEW.jsonl"
@@ -257,15 +257,17 @@ class _Columns:
 
     def in_words(self, form: str, questions: list[Question]) -> str:
         """`question -> prompt, answer -> gold (math)`."""
-        found = "a question a line" if form == "text" else f"{self.prompt} -> prompt"
+        understood = "a question a line" if form == "text" else f"{self.prompt} -> prompt"
         if self.gold:
             graders = ", ".join(dict.fromkeys(each.grader for each in questions if each.gold))
             without = sum(not each.gold for each in questions)
-            found += f", {self.gold} -> gold ({graders or 'none given'}{f'; {without:,} without' if without else ''})"
+            understood += (
+                f", {self.gold} -> gold ({graders or 'none given'}{f'; {without:,} without' if without else ''})"
+            )
         settings = dict.fromkeys(name for each in questions for name in each.body or () if name != "messages")
         if settings:
-            found += f", {', '.join(settings)} -> request"
-        return found + (f", {self.id} -> id" if self.id else "") + self._unused()
+            understood += f", {', '.join(settings)} -> request"
+        return understood + (f", {self.id} -> id" if self.id else "") + self._unused()
 
     def _unused(self) -> str:
         """What the file has besides, with the option that uses it as the correct answers if it looks like them."""
@@ -278,7 +280,7 @@ class _Columns:
 
 def _questions(rows: Iterator[Row], columns: _Columns, grader: str | None, label: str) -> Iterator[Question]:
     seen: set[str] = set()
-    made: Counter[str] = Counter()
+    generated: Counter[str] = Counter()
     for number, row in rows:
         try:
             question = _question(row, columns, grader)
@@ -287,7 +289,7 @@ def _questions(rows: Iterator[Row], columns: _Columns, grader: str | None, label
         except InputError as error:
             raise located(error, label, number) from None
         if not question.id:
-            question = replace(question, id=_made_id(question, made, seen))
+            question = replace(question, id=_made_id(question, generated, seen))
         seen.add(question.id)
         yield question
 
@@ -326,7 +328,7 @@ def _prompt(value: Any, name: str) -> tuple[str, dict[str, Any] | None]:
         return value.strip(), None
     if value is None or value == "" or value == [] or isinstance(value, str):
         raise InputError(f"{name} is empty", fix="give every line a question, or remove it")
-    if not isinstance(value, list) or not all(isinstance(each, dict) and each.get("role") for each in value):
+    if not isinstance(value, list) or not all(isinstance(message, dict) and message.get("role") for message in value):
         raise InputError(f"{name} is {value!r:.40}", fix="give a text, or a list of messages with role and content")
     if value[-1]["role"] == "assistant":
         raise InputError(
@@ -352,8 +354,8 @@ def _way_to_questions(row: Mapping[str, Any], *, tabular: bool) -> str:
         if isinstance(inner, dict) and any(each in PROMPTS for each in _names(inner)):
             path = f".{name}[]" if inner is not value else f". + .{name}"
             return f"they are inside {name}: jq -c '{path}' OLD > NEW.jsonl"
-    like = _first_of(_LIKE_PROMPTS, _names(row))
-    fix = f"name the questions with --prompt-field {shlex.quote(like or 'NAME')}"
+    similar = _first_of(_LIKE_PROMPTS, _names(row))
+    fix = f"name the questions with --prompt-field {shlex.quote(similar or 'NAME')}"
     return f"{fix}, or begin with a line of column names" if tabular else fix
 
 
@@ -366,9 +368,9 @@ def _made_id(question: Question, made: Counter[str], seen: set[str]) -> str:
     name = f"q-{hashlib.sha256(content).hexdigest()[:12]}"
     while True:
         made[name] += 1
-        found = name if made[name] == 1 else f"{name}-{made[name]}"
-        if found not in seen:
-            return found
+        unique = name if made[name] == 1 else f"{name}-{made[name]}"
+        if unique not in seen:
+            return unique
 
 
 def _first_of(wanted: Iterable[str], names: Mapping[str, str]) -> str | None:

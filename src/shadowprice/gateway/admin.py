@@ -84,13 +84,13 @@ class Admin:
             ("GET", "requests"): self._requests,
             ("POST", "drain"): self._drain,
         }
-        found = known.get((request.method, what)) if len(parts) == 1 else None
-        if not found:
+        handler = known.get((request.method, what)) if len(parts) == 1 else None
+        if not handler:
             allowed = [method for method, name in known if name == what and len(parts) == 1]
             if allowed:
                 return error_response(405, "method_not_allowed", f"use {allowed[0]}", {"Allow": allowed[0]})
             return error_response(404, "not_found", "docs/gateway.md lists the admin endpoints")
-        reply: web.StreamResponse = await found(request)
+        reply: web.StreamResponse = await handler(request)
         return reply
 
     async def _page(self, request: web.BaseRequest) -> web.Response:
@@ -102,14 +102,16 @@ class Admin:
     # --- what there is -------------------------------------------------------------------------
 
     async def _budgets(self, request: web.BaseRequest) -> web.Response:
-        return web.json_response({each["account"]: each for each in self._balances(self._directory.accounts())})
+        return web.json_response(
+            {balance["account"]: balance for balance in self._balances(self._directory.accounts())}
+        )
 
     def _balances(self, accounts: list[Account]) -> list[dict[str, Any]]:
-        tree, found = self._gateway.tree, []
+        tree, balances = self._gateway.tree, []
         now, prices = tree.clock(), self._gateway.prices.current()
         for account in accounts:
             bounds = account.window.span(now)
-            found.append(
+            balances.append(
                 {
                     "account": account.name,
                     "unit": "nano-dollar" if account.money else "token",
@@ -118,7 +120,7 @@ class Admin:
                     "price": prices.get(account.name, 0.0),
                 }
             )
-        return found
+        return balances
 
     async def _prices(self, request: web.BaseRequest) -> web.Response:
         try:
@@ -136,7 +138,7 @@ class Admin:
     async def _state(self, request: web.BaseRequest) -> web.Response:
         gateway, now = self._gateway, self._gateway.tree.clock()
         accounts = self._balances(self._directory.accounts()[:_ACCOUNTS])
-        lengths = [each["window"][1] - each["window"][0] for each in accounts if each["window"]]
+        lengths = [account["window"][1] - account["window"][0] for account in accounts if account["window"]]
         since = now - min(max([3600.0, *lengths]), 86_400.0)
         prices = await asyncio.to_thread(self._notes.prices, since)
         lines: dict[str, list[tuple[float, float, int]]] = {}
@@ -200,10 +202,10 @@ class Admin:
             del records[name]
             self._directory.replace(records)
             return web.json_response({"deleted": name})
-        made = new_key() if request.method == "POST" else ""
+        new = new_key() if request.method == "POST" else ""
         old = records.get(name, {})
         record = {**({} if request.method == "PUT" else old), **record, "name": name}
-        record["key_sha256"] = digest(made) if made else old["key_sha256"]
+        record["key_sha256"] = digest(new) if new else old["key_sha256"]
         tenant = parse_tenant(record, self._directory.everyone, self._directory.teams)
         if not tenant.path:
             raise InputError("the tenant has no budget", fix='give it one, as "budgets": ["1M/day"]')
@@ -211,7 +213,7 @@ class Admin:
             raise InputError("a budget is in dollars, and a route has no rates", fix="give a budget in tokens")
         await asyncio.to_thread(self._notes.put_tenant, name, record)
         self._directory.replace({**records, name: record})
-        shown = {**self._shown(tenant), **({"key": made} if made else {})}
+        shown = {**self._shown(tenant), **({"key": new} if new else {})}
         return web.json_response(shown, status=201 if kind[:2] == ("POST", False) else 200)
 
     async def _record(self, request: web.BaseRequest) -> dict[str, Any]:

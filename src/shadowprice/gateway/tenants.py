@@ -57,9 +57,9 @@ def digest(key: str) -> str:
 def parse_accounts(owner: str, budgets: Any) -> tuple[Account, ...]:
     """The accounts of `all`, `team NAME` or `tenant NAME`; each window and unit once."""
     given = [budgets] if isinstance(budgets, str | int) and not isinstance(budgets, bool) else budgets
-    if not isinstance(given, list) or not all(isinstance(each, str | int) for each in given):
+    if not isinstance(given, list) or not all(isinstance(budget, str | int) for budget in given):
         raise InputError("budgets is not a list of texts", fix='write it as budgets = ["1M/day", "$20/month"]')
-    accounts = tuple(parse_account(owner, str(each)) for each in given)
+    accounts = tuple(parse_account(owner, str(budget)) for budget in given)
     if len({account.name for account in accounts}) < len(accounts):
         raise InputError("two budgets have the same window", fix="give each window once")
     return accounts
@@ -160,7 +160,7 @@ class Directory:
                     added[name] = parse_tenant(record, self.everyone, self.teams)
         self._records = records
         self.tenants = {**self._fixed, **added}
-        self._by_digest = {each: tenant for tenant in self.tenants.values() for each in tenant.digests}
+        self._by_digest = {digest: tenant for tenant in self.tenants.values() for digest in tenant.digests}
 
     def find(self, key: str) -> Tenant | None:
         """The tenant of a key; everybody, with any key or none, is the same one where keys are not needed."""

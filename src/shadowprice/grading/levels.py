@@ -209,8 +209,8 @@ def _interpreter(python: str) -> tuple[str, tuple[str, ...]]:
 @functools.cache
 def _prefixes(python: str) -> tuple[str, ...]:
     code = "import sys; print(sys.prefix); print(sys.base_prefix)"
-    found = subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    return tuple(found.stdout.splitlines())
+    done = subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    return tuple(done.stdout.splitlines())
 
 
 def _packages() -> str:

@@ -191,13 +191,17 @@ def worth(traffic: Traffic, outcome: Outcome) -> float:
 def best_static(traffic: Traffic, budget: int, *, pace: float = PACE, prices: int = 40) -> tuple[float, Outcome]:
     """The price, of 0 and many others, that would have got the most, and its outcome."""
     reservation = traffic.offers.reservation()
-    some = reservation[reservation > 0]
-    low = float(some.min()) if some.size else 1.0
+    positive = reservation[reservation > 0]
+    low = float(positive.min()) if positive.size else 1.0
     tried = np.unique(
-        [0.0, *np.geomspace(low / 30, low, 8), *np.quantile(some if some.size else [low], np.linspace(0, 1, prices))]
+        [
+            0.0,
+            *np.geomspace(low / 30, low, 8),
+            *np.quantile(positive if positive.size else [low], np.linspace(0, 1, prices)),
+        ]
     )
-    found = [(float(price), serve(traffic, Static(traffic, float(price)), budget, pace=pace)) for price in tried]
-    return max(found, key=lambda each: worth(traffic, each[1]))
+    served = [(float(price), serve(traffic, Static(traffic, float(price)), budget, pace=pace)) for price in tried]
+    return max(served, key=lambda candidate: worth(traffic, candidate[1]))
 
 
 def suffices(traffic: Traffic, budget: int) -> bool:

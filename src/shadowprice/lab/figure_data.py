@@ -49,10 +49,10 @@ def s_curve(lab: Lab) -> list[Row]:
 
 def _largest_datasets(pool: Pool) -> dict[str, Mask]:
     names = np.array([trace.dataset for trace in pool.first])
-    found, counts = np.unique(names, return_counts=True)
-    large = [i for i in np.argsort(-counts, kind="stable") if found[i] and counts[i] >= _FEWEST_OF_A_DATASET]
-    some = {str(found[i]): names == found[i] for i in large[:_MOST_DATASETS]}
-    return {"all": np.ones(len(pool), dtype=bool), **(some if len(found) > 1 else {})}
+    values, counts = np.unique(names, return_counts=True)
+    large = [i for i in np.argsort(-counts, kind="stable") if values[i] and counts[i] >= _FEWEST_OF_A_DATASET]
+    some = {str(values[i]): names == values[i] for i in large[:_MOST_DATASETS]}
+    return {"all": np.ones(len(pool), dtype=bool), **(some if len(values) > 1 else {})}
 
 
 def rollouts(lab: Lab) -> list[Row]:
@@ -262,8 +262,8 @@ def index(lab: Lab) -> list[Row]:
             "price": price,
             "stop": stop,
         }
-        found = indices(forecast.take(np.array([i])), pool.cap, ages)[0]
-        rows += [{**facts, "age": int(age), "index": float(at)} for age, at in zip(ages, found, strict=True)]
+        curve = indices(forecast.take(np.array([i])), pool.cap, ages)[0]
+        rows += [{**facts, "age": int(age), "index": float(at)} for age, at in zip(ages, curve, strict=True)]
     return rows
 
 

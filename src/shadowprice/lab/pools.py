@@ -120,8 +120,8 @@ class Pool(Recorded):
 
 def _named_tiers(traces: Sequence[Trace]) -> NDArray[np.intp] | None:
     plain = [re.sub(r"[^a-z0-9]|test$|train$", "", trace.dataset.lower()) for trace in traces]
-    found = np.array([DATASET_TIERS.get(name, -1) for name in plain], dtype=np.intp)
-    return None if np.any(found < 0) or np.unique(found).size < 2 else found
+    tier = np.array([DATASET_TIERS.get(name, -1) for name in plain], dtype=np.intp)
+    return None if np.any(tier < 0) or np.unique(tier).size < 2 else tier
 
 
 # --- from traces to pools ----------------------------------------------------------------------
