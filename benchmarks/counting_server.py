@@ -3,7 +3,8 @@
     with counting_server(tokens=100) as server:
         server.url, server.count()
 
-Every answer has so many tokens, unless its limit is lower; a stream sends one token an event, `pause` seconds apart.
+Every answer has the same number of tokens, unless its limit is lower. A stream sends one token per event, `pause`
+seconds apart.
 What a client does not wait for is not counted: a stream ends where its client left.
 """
 

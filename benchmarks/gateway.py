@@ -1,7 +1,7 @@
 """What the gateway costs: beside LiteLLM's proxy, Portkey's, and aiohttp that only passes on, before one server.
 
     python benchmarks/gateway.py [--in-flight 1,4,16,64] [--rounds 3] [--requests 300]
-    python benchmarks/gateway.py --memory 200000          the memory of the gateway over so many requests
+    python benchmarks/gateway.py --memory 200000          the memory of the gateway over that many requests
     python benchmarks/gateway.py --parts                  what forecasts and decisions cost, alone and together
 
 Budgets are on, in all that have them. Rounds are interleaved: each gateway is measured in turn, several times, so
@@ -48,7 +48,7 @@ def body(number: int, stream: bool) -> dict:
 
 
 async def load(url: str, requests: int, in_flight: int, stream: bool, more: dict[str, str] | None = None) -> np.ndarray:
-    """Seconds of each request; so many are under way at any time."""
+    """Seconds of each request, with a fixed number in flight."""
     seconds, numbers = [], iter(range(requests))
     headers = {"Authorization": "Bearer sk-any", **(more or {})}
 

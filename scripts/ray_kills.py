@@ -4,7 +4,7 @@
 
 Each job answers 240 rows on a server that counts every token, with two or four workers. Checked of each: the budget is
 not exceeded, no request is sent twice, every id is in the output once, and what is lost is at most what the workers
-that were killed had under way. Prints a line for each job, and what they add up to; the exit code is 1 if anything is
+that were killed had in flight. Prints a line for each job, and what they add up to; the exit code is 1 if anything is
 violated. Takes a network namespace of its own, as tests/distributed does.
 """
 
@@ -25,7 +25,7 @@ def violations(found: dict, rows: int) -> list[str]:
         "the budget was exceeded": found["overspent"] > 0 or found["generated"] > found["spent"],
         "a request was sent twice": found["sent twice"] > 0,
         "an id is missing or there twice": not found["rows"] == found["ids"] == rows,
-        "more was lost than was under way": found["lost rows"] > found["most lost"],
+        "more was lost than was in flight": found["lost rows"] > found["most lost"],
         "the job stopped": bool(found["stopped"]),
     }
     return [name for name, wrong in checks.items() if wrong]

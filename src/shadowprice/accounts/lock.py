@@ -10,7 +10,7 @@ from shadowprice.errors import LedgerError
 
 
 class Lock:
-    """Held by one writer until it is released or its process has ended, however it ended.
+    """A lock that one writer holds until it releases it or its process ends, even by kill -9.
 
     A POSIX lock, because a forked child does not inherit it: with flock, a worker that outlives a killed run would
     keep the ledger locked. But a POSIX lock belongs to a process, not to an open file: a second opening by the same

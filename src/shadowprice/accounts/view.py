@@ -1,4 +1,4 @@
-"""A run folder, read and never written: during the run, after its end, after a crash.
+"""A read-only view of a run folder: during the run, after its end, or after a crash.
 
 The ledger's lock is not touched, and no new file is created beside the ledger.
 """
@@ -44,7 +44,7 @@ _MOST_TEXT = 240  # characters of an answer that are kept
 class Attempt:
     """A grant and its outcome, in units.
 
-    `end` is None while it is in flight (or lost in a crash, until the run is resumed), then one of
+    `end` is None while it is in flight, or was lost in a crash and the run was not resumed. Then it is one of
     result   it ended with the result of its request
     chunk    it ended with a chunk, from which its request can continue
     nothing  it failed, and its request may be tried again
@@ -148,7 +148,7 @@ def is_run(folder: Path) -> bool:
 
 
 def is_estimate(name: str) -> bool:
-    """Whether a name in the ledger is that of an estimate, not of a request."""
+    """Whether a name in the ledger belongs to an estimate instead of a request."""
     return name.startswith(ESTIMATE)
 
 
@@ -200,7 +200,7 @@ def whole_answers(folder: Path) -> Iterator[Callable[[str], str]]:
 
 
 def result_lines(folder: Path) -> dict[str, bytes]:
-    """The results so far, as the ledger has them, by request."""
+    """The lines of the results so far, by request."""
     if not (folder / LEDGER).exists():
         return {}
     with _opened(folder / LEDGER) as db:

@@ -27,7 +27,7 @@ _Counter: TypeAlias = Callable[[str], int]
 
 
 class Tokenizer:
-    """`count` gives None where there is no tokenizer. A server that has none is asked once."""
+    """`count` returns None if the server has no tokenizer. Such a server is asked only once."""
 
     def __init__(self, client: Client) -> None:
         self._client = client

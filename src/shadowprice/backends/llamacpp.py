@@ -312,7 +312,7 @@ class LlamaCppBackend(AsyncContext):
         )
 
     async def generating(self) -> int:
-        """Tokens that answers under way have so far."""
+        """Tokens that answers in flight have so far."""
         try:
             return await asyncio.to_thread(self.server.tokens_under_way)
         except Unavailable:  # the answers themselves show it

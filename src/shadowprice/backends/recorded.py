@@ -20,8 +20,8 @@ class RecordedBackend(AsyncContext):
     """Answers from traces of one model, found by the text of the prompt or of the last user message.
 
     For greedy traces this is exact: greedy decoding is deterministic, so a smaller limit cuts the same
-    answer. For sampled traces it is one of the answers the model gave: the samples of a prompt are
-    served in turn, by sample number, and then from the first again.
+    answer. For sampled traces it is one of the answers that the model gave: the samples of a prompt are
+    served in the order of their numbers, and then from the first again.
 
     The text of a cut answer is exact where the trace lists how many characters each token has
     (`token_chars`); otherwise the text is cut in proportion to the tokens.

@@ -2,9 +2,9 @@
 
     backend = VllmOfflineBackend("Qwen/Qwen2.5-7B-Instruct")       # or LLM(...), with its own options
 
-`LLM.generate` takes a list and returns when the last of it has ended. Requests that arrive while it generates wait, and
-are the next list; so give `Run` a concurrency of some hundreds. Prompts are passed as token ids, and so are the parts
-that an answer continues from: it continues exactly, and with prefix caching (vLLM's default) nothing is computed again.
+`LLM.generate` takes a list and returns when all of it has ended. Requests that arrive meanwhile wait for the next list,
+so give `Run` a concurrency of some hundreds. Prompts and parts of answers are passed as token ids: answers continue
+exactly, and with prefix caching (vLLM's default) nothing is computed again.
 """
 
 from __future__ import annotations

@@ -73,9 +73,7 @@ def add(commands: Commands) -> None:
         nargs="?",
         const=PROBE_AGES,
         metavar="AGES",
-        help=f"also ask for the final answer after so many tokens of each answer (default: {PROBE_AGES})".replace(
-            "%", "%%"
-        ),
+        help=f"also ask for the final answer at these ages of each answer (default: {PROBE_AGES})".replace("%", "%%"),
     )
     command.add_argument(
         "--so-far",

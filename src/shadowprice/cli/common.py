@@ -299,7 +299,7 @@ def lost_in_words(units: int, rates: Rates) -> str:
     """What crashes cost."""
     from shadowprice.cost import show
 
-    return f"{show(units, rates)}, charged in full for what was under way when the run was cut off"
+    return f"{show(units, rates)}, charged in full for what was in flight when the run was cut off"
 
 
 def where_programs_ran(sandbox: str) -> str:

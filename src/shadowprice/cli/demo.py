@@ -194,7 +194,7 @@ async def _run_all(
             ) as run,
             show_progress(len(requests), TOKENS, quiet=False) as on_event,
         ):
-            # Ctrl-C stops whichever run is under way.
+            # Ctrl-C stops the current run.
             def event(state: Progress, show: Any = on_event) -> None:
                 progress.running = state.running
                 if progress.stopped:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _CACHE = 1024  # MiB, for a model on this machine: the state of answers that wait to be continued
 _CTRL_C = "interrupted"
-_GRACE = 30.0  # seconds after SIGTERM or SIGHUP: what is under way by then is cancelled
+_GRACE = 30.0  # seconds after SIGTERM or SIGHUP: what is still in flight then is cancelled
 _RESUME = "interrupted; the same command with --resume continues it ({})"
 _T = TypeVar("_T")
 

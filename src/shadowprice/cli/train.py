@@ -166,7 +166,7 @@ def _check(options: argparse.Namespace, report_folder: str) -> None:
 
     refuse_others(options.out)
     if not 0 <= options.validation < 1:
-        raise InputError(f"--validation {options.validation:g} is not a share", fix="give 0 to 0.9; 0 is no report")
+        raise InputError(f"--validation {options.validation:g} is not a share", fix="give 0 to 0.9; 0 writes no report")
     if not options.validation and options.report:
         raise InputError("--report with --validation 0, which writes no report", fix="leave out one of them")
     out, report = os.path.realpath(options.out), os.path.realpath(report_folder)

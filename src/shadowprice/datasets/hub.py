@@ -73,7 +73,7 @@ def _gsm8k(row: Row) -> Question:
 
 
 def _boxed(row: Row) -> Question:
-    """Datasets whose final answer is in the last box of the solution, or is the whole of it."""
+    """Datasets whose final answer is in the last box of the solution; some solutions are just a number."""
     solution = row.text("solution").replace("\\fbox", "\\boxed")
     final = boxes(solution) or _open_box(solution) or (solution if solution.isdecimal() else "")
     if not final:
@@ -123,7 +123,7 @@ def _humaneval(row: Row) -> Question:
 
 
 def _with_tests(task: str, tests: list[str]) -> str:
-    """The tests are part of the task: nothing else says what the function is called."""
+    """The task with its tests: nothing else says what the function is called."""
     shown = "\n".join(tests)
     return (
         f"{task.strip()}\n\nAnswer with Python in one code block. It must pass these tests:\n\n```python\n{shown}\n```"

@@ -1,7 +1,7 @@
-"""The price of a job, and the grant of every request: on this node, or in shards where this node is too small.
+"""The price of a job, and the grant of every request: on this node, or in shards if this node is too small.
 
-About 70 bytes a row are gathered here. From `GATHER` rows on the numbers stay where they are, in actors that answer
-questions about their part of the market (`market.sharded`): the same price and the same admitted requests.
+Up to `GATHER` rows, about 70 bytes a row are gathered here. With more rows the numbers stay in actors that answer
+queries about their part of the market (`market.sharded`): the price and the admitted requests are the same.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Gathered:
 
 
 class Sharded:
-    """The same in actors, each with the numbers of some blocks."""
+    """The numbers of all requests in actors, each with those of some blocks."""
 
     def __init__(self, blocks: Sequence[Any], rows: Sequence[int], rates: Rates) -> None:
         ray = load_ray()

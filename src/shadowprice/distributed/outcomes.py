@@ -24,7 +24,7 @@ _ROWS = 10_000  # of a block of the dataset
 
 
 class RayRun:
-    """A job that has ended: its results, from the ledger. Every row has exactly one."""
+    """A job that has ended, with its results from the ledger. Every row has exactly one result."""
 
     def __init__(self, job: Job) -> None:
         self._job, self._table = job, job.table
@@ -45,7 +45,7 @@ class RayRun:
         return self._summary
 
     def lines(self) -> Iterator[tuple[bool, bytes]]:
-        """In the order of the rows: whether it is an answer, and its line as in the files of `run`."""
+        """For each row, in order: whether its result is an answer, and the line as in the files of `run`."""
         with Ledger.reopen(self.folder / LEDGER) as ledger:
             yield from self._lines(ledger)
 

@@ -48,7 +48,7 @@ class Table:
 def prepare(
     dataset: ray.data.Dataset, reading: Reading, forecaster: Predictor | None, processes: int, workers: int
 ) -> Table:
-    """Forecasts every row, in several processes; each has one forecaster. The blocks are for so many workers."""
+    """Forecasts every row, in several processes with one forecaster each, and makes blocks for the workers."""
     ray = load_ray()
     dataset.context.execution_options.preserve_order = True
     pool = load_data().ActorPoolStrategy(min_size=1, max_size=max(1, processes))

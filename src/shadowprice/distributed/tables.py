@@ -5,7 +5,7 @@ body    the request in OpenAI form, as JSON
 name    64 bits of a digest of the id, to find ids that are used twice
 tokens, spread, solve, tail, solved_tokens, solved_spread      its forecast
 cap     tokens that its answer may have at most; infinite without a limit
-prompt  tokens that its prompt has at most; 0 where prompts cost nothing
+prompt  tokens that its prompt has at most; 0 if prompts cost nothing
 gold, grader     the correct answer, if it is known
 """
 

@@ -169,7 +169,7 @@ class Metered:
                     self._trial = place
                 return work
             if self._running:
-                return None  # until work under way returns units
+                return None  # until work in flight returns units
             self._waiting[place] = False  # its prompt alone costs more than what is left
         return None
 

@@ -81,7 +81,7 @@ class Reserved:
         self._cleared = False
         self._trial: int | None = None  # the request that shows whether the server continues
         self._best: dict[int, _Best] = {}  # of several samples
-        self._left: dict[int, int] = {}  # of the grant of each request, before the piece or sample under way
+        self._left: dict[int, int] = {}  # of the grant of each request, before the piece or sample in flight
 
     @property
     def batch(self) -> Batch:

@@ -1,4 +1,4 @@
-"""What `engine.routed` knows of a route, of a request that waits for it, and of an answer at hand."""
+"""What `engine.routed` knows of a route, of a request that waits for it, and of an answer that it has."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Turn(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """An answer at hand, and the chance that it is correct."""
+    """An answer that a request has, and the chance that it is correct."""
 
     answer: Completion
     correct: bool | None

@@ -72,7 +72,7 @@ def bent(shape: Shape, z: Array, ended: Mask, solve: Array, strength: float) -> 
 
 
 def _rates(z: Array, cut: Mask, weight: Array, usual: Array, strength: float) -> Array:
-    """By step, the hazards of answers of which each counts with its weight."""
+    """The hazards by step, of weighted answers."""
     place = np.clip((z - FIRST) / STEP, 0.0, COUNT - 1 - 1e-9)
     step = place.astype(np.intp)
     ended = np.bincount(step[~cut], weight[~cut], minlength=COUNT - 1)

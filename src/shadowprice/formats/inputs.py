@@ -1,6 +1,6 @@
-"""Questions or requests of a user, from a file in any usual form.
+"""Questions or requests of a user, from a file in any usual format.
 
-    a question a line          questions.txt
+    one question per line      questions.txt
     columns                    questions.csv, questions.tsv
     JSON lines                 {"question": ..., "answer": ..., "id": ...}, or prompt, problem, input, messages
     OpenAI Batch files         {"custom_id": ..., "method": "POST", "url": ..., "body": {...}}
@@ -43,7 +43,7 @@ _SETTINGS = (
     "model", *LIMIT_FIELDS, "n", "temperature", "top_p", "stop", "seed", "presence_penalty", "frequency_penalty",
     "reasoning_effort", "response_format", "tools", "tool_choice",
 )  # fmt: skip
-# Names that often stand for the question or the correct answer, and too often for something else: only suggested.
+# Names that often, but not always, stand for the question or the correct answer: they are only suggested.
 _LIKE_PROMPTS = ("instruction", "query", "text", "task", "user", "content", "request", "sentence", "q")
 _LIKE_GOLDS = (
     "final_answer", "correct_answer", "expected_answer", "ground_truth", "answerkey", "answer_key", "expected",
@@ -67,14 +67,14 @@ class Fields:
 
 @dataclass(frozen=True)
 class Input:
-    """What was found in a file.
+    """The content of a file.
 
-    path        the file, if it is a Batch file; its requests are read from there
-    questions   its questions otherwise
-    understood  what was found, in a line to show
-    gold        correct answers by id, of the questions that have one
-    template    the prompt that questions are put into; `system` goes before it, `model` is asked
-    temperature of requests that state none; None: the server's own
+    path         the file, if it is a Batch file; its requests are read from there
+    questions    its questions otherwise
+    understood   a line that says how the file was understood
+    gold         correct answers by id, for questions that have one
+    template     the prompt that questions are put into; `system` goes before it, `model` is asked
+    temperature  of requests that do not set one; None: the server's
     """
 
     label: str
@@ -104,7 +104,7 @@ class Input:
         return parse_batch(as_batch(requests, self.label), self.label)
 
     def as_questions(self) -> list[Question]:
-        """All as questions without a template; the requests of a Batch file have no correct answer."""
+        """All requests as questions, without a template; those of a Batch file have no correct answer."""
         if self.path is None:
             return self.questions
         lines = (line.request for line in read_batch(self.path, self.label))
@@ -138,7 +138,7 @@ def read_input(
     model: str | None = None,
     temperature: float | None = None,
 ) -> Input:
-    """Read a file; errors name it by `label`. `grader` replaces the graders that rows name; the rest is of `Input`."""
+    """Reads a file. Errors name it by `label`; `grader` replaces the graders of rows; for the rest see `Input`."""
     path, fields = os.fspath(path), fields or Fields()
     label = label or path
     named = [name.casefold() for name in (fields.prompt, fields.gold, fields.id) if name]
@@ -173,7 +173,7 @@ def rows_as_input(
     model: str | None = None,
     temperature: float | None = None,
 ) -> Input:
-    """The same for rows that were read elsewhere, of a table: questions, or requests where there is a column `body`."""
+    """Does the same for rows of a table: questions, or requests if there is a column `body`."""
     if not rows:
         return Input(label, None, [])
     fields = fields or Fields()
@@ -188,7 +188,7 @@ def rows_as_input(
 
 
 def _without_nulls(value: Any) -> Any:
-    """A row without the fields that it does not have: in a table, every row has the fields of all."""
+    """A row without its null fields: in a table every row has the fields of all rows."""
     if isinstance(value, Mapping):
         return {name: _without_nulls(item) for name, item in value.items() if item is not None}
     return [_without_nulls(item) for item in value] if isinstance(value, list) else value
@@ -224,7 +224,7 @@ class _Columns:
     grader: str | None = None
     dataset: str | None = None
     others: tuple[str, ...] = ()  # fields of the first row that are not used
-    like_gold: str | None = None  # the one of them that looks like the correct answers, if there are none
+    like_gold: str | None = None  # if no field has the correct answers: one that looks like them
 
     @classmethod
     def of(cls, row: Mapping[str, Any], fields: Fields, label: str, *, line: int | None) -> _Columns:
@@ -257,7 +257,7 @@ class _Columns:
 
     def in_words(self, form: str, questions: list[Question]) -> str:
         """`question -> prompt, answer -> gold (math)`."""
-        understood = "a question a line" if form == "text" else f"{self.prompt} -> prompt"
+        understood = "one question per line" if form == "text" else f"{self.prompt} -> prompt"
         if self.gold:
             graders = ", ".join(dict.fromkeys(each.grader for each in questions if each.gold))
             without = sum(not each.gold for each in questions)
@@ -270,7 +270,7 @@ class _Columns:
         return understood + (f", {self.id} -> id" if self.id else "") + self._unused()
 
     def _unused(self) -> str:
-        """What the file has besides, with the option that uses it as the correct answers if it looks like them."""
+        """Lists unused fields, with the option to use one as the correct answers if it looks like them."""
         if not self.others:
             return ""
         more = ", ..." if len(self.others) > _UNUSED else ""
@@ -379,7 +379,7 @@ def _first_of(wanted: Iterable[str], names: Mapping[str, str]) -> str | None:
 
 
 def _names(record: Mapping[str, Any]) -> dict[str, str]:
-    """The names of fields as they are compared -> as they are written."""
+    """The names of fields, by the form in which they are compared."""
     return {name.strip().casefold(): name for name in record}
 
 

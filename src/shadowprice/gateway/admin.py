@@ -10,7 +10,7 @@
     PUT    /admin/tenants/NAME         changes its budgets, value, models
     POST   /admin/tenants/NAME/key     makes a new key, and ends the old one
     DELETE /admin/tenants/NAME         ends its key
-    POST   /admin/drain                no new requests in any process of this gateway; those under way end
+    POST   /admin/drain                accept no new requests in any process of this gateway, and finish those in flight
 
 The key is given as `Authorization: Bearer ...`; for GET also as the password of HTTP's basic authentication, which
 browsers ask for. A browser sends that on its own, with requests of other sites too, so nothing is changed by it.

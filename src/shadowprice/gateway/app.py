@@ -39,7 +39,7 @@ except ImportError:
 __all__ = ["App", "run"]
 
 _LOOK, _WRITE = 0.2, 1.0  # seconds: how often other processes' wants are looked at, and notes are written
-_END = 30.0  # seconds in which requests under way may end
+_END = 30.0  # seconds in which requests in flight may end
 
 
 class App:
@@ -182,7 +182,7 @@ async def run(
         gc.freeze()  # what was loaded lives as long as the process: the collector need not look at it again
         await app.keep(stop)
         app.gateway.draining = True
-        await runner.cleanup()  # requests under way end, within `_END` seconds
+        await runner.cleanup()  # requests in flight end, within `_END` seconds
     finally:
         await app.close()
         tree.close()

@@ -86,7 +86,7 @@ class _Body(AbstractAsyncContextManager[bytes]):
             return self._counted(content.read_nowait())
         if self._request.headers.get("Expect", "").lower() == "100-continue" and self._request.version >= (1, 1):
             await self._request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")  # the client waits for it
-            self._request.writer.output_size = 0  # it is no part of the response
+            self._request.writer.output_size = 0  # it is not part of the response
         parts = []
         async with asyncio.timeout(_PATIENCE):
             while chunk := await content.readany():

@@ -91,7 +91,7 @@ async def cost_of(owner: Owner, whose: tuple[str, ...]) -> web.Response:
         kept = await asyncio.to_thread(owner.kept, _name(whose))
         if kept is None or kept.answer is not None:
             break
-        await asyncio.sleep(0.05)  # it is under way: its client may have left a moment ago
+        await asyncio.sleep(0.05)  # it is in flight: its client may have left a moment ago
     tokens = orjson.loads(kept.answer)[-1] if kept and kept.answer else None
     return web.json_response({"object": "shadowprice.cost", "tokens": tokens})
 

@@ -162,7 +162,7 @@ def document() -> dict[str, Any]:
         "/admin/tenants": listed,
         "/admin/tenants/{name}": changed,
         "/admin/tenants/{name}/key": _named(_admin("post", "A new key instead of the old one", 200, None, 404, 409)),
-        "/admin/drain": _admin("post", "No new requests; those under way end"),
+        "/admin/drain": _admin("post", "Accepts no new requests, and finishes those in flight"),
         "/healthz": _public("The process is alive", 200),
         "/readyz": _public("It takes requests", 200, 503),
         "/metrics": _public("Metrics in Prometheus' text format", 200),

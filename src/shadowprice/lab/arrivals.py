@@ -2,7 +2,7 @@
 
 Time is a share of the window. A request that is admitted holds its grant until its answer ends, and is charged what it
 used; its grant is never more than what is free, so no order of events can spend more than the budget. Answers that are
-under way when the window ends are charged to it.
+in flight when the window ends are charged to it.
 
     posted   the price moves (`market.pacing`)
     static   one price for the whole window; the best one is known only in hindsight

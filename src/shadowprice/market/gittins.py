@@ -242,7 +242,7 @@ def _ages(forecast: Forecast, now: Array, most: Array) -> Array:
 
 
 def last_ages(forecast: Forecast, now: Array, most: Array) -> Array:
-    """The caps, and where there is none an age that no answer is expected to reach."""
+    """The caps; for queries without one, an age that no answer is expected to reach."""
     spread = np.maximum(forecast.spread, forecast.solved_spread)
     longest = np.maximum(forecast.tokens, forecast.solved_tokens) * np.exp(12 * spread)
     return np.minimum(np.where(np.isfinite(most), most, np.maximum(longest, now + 1)), _LONGEST)

@@ -162,7 +162,7 @@ def _typical_price(menu: Menu, budget: float) -> float:
 
 
 def _between(dear: Bought, cheap: Bought, menu: Menu, budget: float) -> Bought:
-    """What is bought at the dearer of two close prices, and as much of what is bought at the cheaper one as possible.
+    """What is bought at the higher of two close prices, and as much as possible of what is bought at the lower one.
 
     Queries that change their option are indifferent between both, so they change one by one. All others move on the
     line between both points, along which their utility is concave.

@@ -1,11 +1,11 @@
-"""Clearing a market that no process holds whole: the price, the admitted and the certificate of `clearing.clear`.
+"""Clears a market that is distributed over processes: the price, admitted queries and certificate of `clearing.clear`.
 
 The queries are in shards (`market.shards`), each sorted once. Shards are asked for sums, at one price or at many
-thresholds; what they answer is added up here. Nothing is approximate: a search ends when no query is left between its
-two ends, so the admitted are those of one market with all queries, and its price differs by rounding alone.
+thresholds, which are added up here. The result is not approximate: a search ends when no query is left between its two
+ends, so the admitted queries are those of one market with all queries, and its price differs only by rounding.
 
-One shape for all: a level of thresholds takes the place of the number of admitted queries (see `clearing`). With the
-count and the sum of all thresholds up to a level, everything that the market needs is known:
+One shape for all: the search is over levels of thresholds instead of the number of admitted queries (see `clearing`).
+All that it needs is the count and the sum of all thresholds up to a level, because
 
     sum_{i<=k} min(tau_i + d, cap) = budget
 
