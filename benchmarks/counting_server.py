@@ -4,8 +4,7 @@
         server.url, server.count()
 
 Every answer has the same number of tokens, unless its limit is lower. A stream sends one token per event, `pause`
-seconds apart.
-What a client does not wait for is not counted: a stream ends where its client left.
+seconds apart. What a client does not wait for is not counted: a stream ends where its client left.
 """
 
 from __future__ import annotations

@@ -1,19 +1,19 @@
 """What operators see and change, with the admin key: tenants, budgets, prices, the latest requests, draining.
 
     GET    /admin                      the dashboard
-    GET    /admin/state                all that it shows, as JSON
+    GET    /admin/state                everything it shows, as JSON
     GET    /admin/budgets              every account: limit, available, reserved, spent
-    GET    /admin/prices               posted prices in the course of time: ?account=...&since=SECONDS
+    GET    /admin/prices               posted prices over time: ?account=...&since=SECONDS
     GET    /admin/requests             the latest requests, and why each was granted, shrunk or declined
-    GET    /admin/tenants              who has a key
-    POST   /admin/tenants              adds one, and makes its key, which is shown once
+    GET    /admin/tenants              all tenants
+    POST   /admin/tenants              adds a tenant, and makes its key, which is shown once
     PUT    /admin/tenants/NAME         changes its budgets, value, models
     POST   /admin/tenants/NAME/key     makes a new key, and ends the old one
     DELETE /admin/tenants/NAME         ends its key
     POST   /admin/drain                accept no new requests in any process of this gateway, and finish those in flight
 
-The key is given as `Authorization: Bearer ...`; for GET also as the password of HTTP's basic authentication, which
-browsers ask for. A browser sends that on its own, with requests of other sites too, so nothing is changed by it.
+The key is given as `Authorization: Bearer ...`; for GET also as the password of HTTP basic authentication, for
+browsers. A browser also sends that with requests of other sites, so it cannot be used to change anything.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ __all__ = ["Admin"]
 _POINTS = 240  # of a line on the dashboard
 _ACCOUNTS = 100  # on the dashboard
 _LATEST = 60
-# Methods by whether a tenant is named, and what of it is meant.
+# Methods by whether a tenant is named, and which part of it.
 _TENANTS = {(False, ""): "GET, POST", (True, ""): "PUT, DELETE", (True, "key"): "POST"}
 
 
 class Admin:
-    """`group`: names this gateway among those that share its ledger."""
+    """Answers requests under /admin. `group` names this gateway among those that share its ledger."""
 
     def __init__(self, gateway: Gateway, group: str) -> None:
         self._gateway, self._notes, self._directory = gateway, gateway.notes, gateway.directory
@@ -99,7 +99,7 @@ class Admin:
         headers = {"Content-Security-Policy": policy, "Cache-Control": "no-store", "X-Frame-Options": "DENY"}
         return web.Response(text=page, content_type="text/html", headers=headers)
 
-    # --- what there is -------------------------------------------------------------------------
+    # --- state ---------------------------------------------------------------------------------
 
     async def _budgets(self, request: web.BaseRequest) -> web.Response:
         return web.json_response(

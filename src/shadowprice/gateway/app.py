@@ -3,7 +3,7 @@
 /v1/...                        requests (`server`)
 /admin...                      operators (`admin`)
 /healthz, /readyz, /metrics    for probes and Prometheus
-/openapi.json                  all of this, for programs
+/openapi.json                  the interface, as an OpenAPI document
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class App:
     # --- housekeeping --------------------------------------------------------------------------
 
     async def keep(self, stop: asyncio.Event) -> None:
-        """Returns units that others need, writes notes and sees what others have noted, until `stop`."""
+        """Returns units that other processes need, writes notes and reads theirs, until `stop`."""
         written = 0.0
         while not stop.is_set():
             try:
@@ -167,7 +167,7 @@ async def run(
     ready: Callable[[], None],
     log: Callable[[str], None],
 ) -> None:
-    """Serves until SIGTERM or SIGINT; `ready` is called when it does."""
+    """Serves until SIGTERM or SIGINT. Calls `ready` when it accepts requests."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

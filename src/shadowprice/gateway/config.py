@@ -1,4 +1,4 @@
-"""The configuration of a gateway: a TOML file, or what the command line gives.
+"""The configuration of a gateway, from a TOML file or the command line.
 
     budgets = ["1M/day", "$20/month"]        of all requests together
     max_tokens = 4096
@@ -68,7 +68,7 @@ _LITERAL = {"api_key": "api_key_env", "key": "key_env", "admin_key": "admin_key_
 
 @dataclass(frozen=True)
 class Config:
-    """policy: posted (the price moves), fixed (at `price`), first-come (at price 0)."""
+    """A checked configuration. `policy` is posted (the price moves), fixed (at `price`) or first-come (at price 0)."""
 
     routes: Sequence[Route]
     budgets: Sequence[Account]
@@ -101,7 +101,7 @@ class Config:
 
 
 def secret(variable: str) -> str:
-    """A secret out of the environment, which will not appear in any message."""
+    """A secret from the environment. It is registered, so that it appears in no message."""
     value = os.environ.get(variable, "").strip()
     register_secret(value)
     return value
@@ -242,7 +242,7 @@ def _scalars(top: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _route(table: dict[str, Any], number: int, lines: Lines) -> Route:
-    """As in a file of routes (`formats.routes`), with fallbacks; rates are needed only for budgets in money."""
+    """A route as in a file of routes (`formats.routes`), with fallbacks; rates are needed only for budgets in money."""
     check_fields(table, _ROUTE)
     fallbacks = table.get("fallbacks", [])
     if not isinstance(fallbacks, list) or not all(isinstance(fallback, str) for fallback in fallbacks):

@@ -1,4 +1,4 @@
-"""Routes at work: which server gets a request, and which one if that fails.
+"""Which server gets a request, and which one if that fails.
 
 A request names a route or the model of one, and is sent to it; if that route fails before anything was answered, to
 its fallbacks in turn. A route without a model takes any name, and passes it on. Every attempt is decided, reserved and
@@ -57,7 +57,7 @@ class Route:
 
 
 class Upstream:
-    """A route, and what is known about its server."""
+    """A route, and the state of its server."""
 
     def __init__(self, route: Route) -> None:
         self.route = route
@@ -120,14 +120,14 @@ class Upstreams:
         return self.usable([upstream, *(self._all[name] for name in upstream.route.fallbacks)])
 
     def usable(self, routes: Sequence[Upstream]) -> list[Upstream]:
-        """In this order; last those that cannot be reached, and those that have as many requests as they may."""
+        """The routes in this order, but those that cannot be reached or have as many requests as they may come last."""
         now = time.monotonic()
         return sorted(
             dict.fromkeys(routes), key=lambda upstream: bool(upstream.violation) or upstream.down > now or upstream.busy
         )
 
     def state(self) -> list[dict[str, Any]]:
-        """What is known about every route, for operators."""
+        """The state of every route, for operators."""
         now = time.monotonic()
         return [
             {
@@ -157,5 +157,5 @@ class Upstreams:
 
 
 def can_fall_back(error: BackendError) -> bool:
-    """Whether another route may do better: the request itself is not at fault."""
+    """Whether another route may answer: the request itself is not at fault."""
     return isinstance(error, Unavailable | Denied)

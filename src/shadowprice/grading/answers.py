@@ -1,6 +1,6 @@
 """Short answers: `exact` compares text, `numeric` compares the last number.
 
-Both read the final answer where one is announced. In this order: the last complete `\\boxed{...}`;
+Both read the final answer if one is announced. In this order: the last complete `\\boxed{...}`;
 what follows the last "the answer is", "final answer:", "answer:" or "####", to the end of its line;
 otherwise the whole text (`exact`) or all of its numbers (`numeric`).
 """

@@ -75,7 +75,7 @@ def sandbox(unsafe: bool = False, python: str = "") -> str:
 
 
 def check_code_grading(unsafe: bool = False, python: str = "") -> str:
-    """The level of the sandbox; raises InputError without one. To be called before answers are paid for."""
+    """The level of the sandbox; raises InputError without one. Call it before answers are paid for."""
     level = sandbox(unsafe, python)
     if level == "none":
         problems = "; ".join(f"{level}: {problem_of(level, python)}" for level in _allowed(unsafe))

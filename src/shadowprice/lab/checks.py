@@ -1,6 +1,6 @@
-"""How each claim is checked on the rows of the other tables: what was measured, in words, and whether the claim holds.
+"""Checks each claim on the rows of the other tables: what was measured, as text, and whether the claim holds.
 
-Raises `NotPossible` where these traces or options do not allow it.
+Raises `NotPossible` if these traces or options do not allow the check.
 """
 
 from __future__ import annotations

@@ -207,7 +207,7 @@ def _share(kind: str, forecast: float, observed: float, n: int) -> Row:
 def curves(lab: Lab) -> list[Row]:
     """Figure 9: the utility of one query under each of the three curves, at a budget of twice the mean forecast.
 
-    Where tokens are scarce all three are steps at the threshold, and a figure would show nothing.
+    If tokens are scarce, all three are steps at the threshold, and a figure would show nothing.
     """
     pool, alpha = lab.pool, 2.0
     threshold, surplus = float(np.median(pool.forecast.tokens)), float(pool.forecast.tokens.mean())

@@ -89,7 +89,7 @@ def _pools(
 ) -> list[Pool]:
     """With forecasts: the first model, and the next one with enough questions.
 
-    Forecasts are learned from the training traces of the model itself, where there are some, else from all.
+    Forecasts are learned from the training traces of the model itself, if there are enough, else from all.
     """
     if calibrate < 0:
         raise InputError(f"--calibrate {calibrate} is not a number of questions", fix="give 0 or more")
