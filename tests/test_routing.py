@@ -1,5 +1,7 @@
 """Routes in Python: a backend and a forecaster for each, and one run over all of them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,9 @@ from shadowprice.cost import Rates
 from shadowprice.datasets.shipped import shipped_traces
 from shadowprice.errors import InputError
 from shadowprice.forecast import PromptLength
+from shadowprice.forecast.text import TextForecaster
 from shadowprice.formats.routes import Route, read_routes
+from shadowprice.market.votes import AGREEMENT
 from shadowprice.routing import Routing, open_routing
 
 TRACES = shipped_traces("eval", "smollm2")[:60]
@@ -21,8 +25,6 @@ class Counting(RecordedBackend):
     """Counts prompts, as a server does."""
 
     async def complete(self, body, limit, **options):
-        from dataclasses import replace
-
         return replace(await super().complete(body, limit, **options), input_tokens=20)
 
 
@@ -117,3 +119,12 @@ def test_a_mistake_names_its_route_and_is_found_before_a_model_is_loaded(monkeyp
     monkeypatch.setenv("LARGE_KEY", "key")
     opened = open_routing([here, there], forecaster=PromptLength(), local=lambda route: Counting(TRACES))
     assert isinstance(opened.backends[0], Counting), "backends are in the order of the routes"
+
+
+def test_what_votes_are_worth_is_learned_with_the_forecasters_or_what_the_package_knows(tmp_path):
+    one = Route("one", Rates.dollars("1", "1"), "http://127.0.0.1:9/v1")
+    assert open_routing([one], forecaster=PromptLength()).agreement == AGREEMENT
+    TextForecaster().fit(TRACES).save(tmp_path / "one")
+    (tmp_path / "revisers.json").write_text('{"correlation": 0.3, "agreement": 0.4}')
+    opened = open_routing([replace(one, forecaster=str(tmp_path / "one"))])
+    assert (opened.correlation, opened.agreement) == (0.3, 0.4)

@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from shadowprice import Forecast
 from shadowprice.shape import COUNT, FIRST, KNOTS, Shape, of_survival
@@ -27,6 +29,19 @@ def test_the_quantile_is_the_inverse():
     p, solve = np.array([0.1, 0.5, 0.9]), np.array([0.2, 0.5, 1.0])
     z = STEADY.quantile(p, solve, np.full(3, 1000.0))
     np.testing.assert_allclose(1 - STEADY.longer(z, solve), p, atol=1e-9)
+
+
+steps = st.lists(st.floats(0, 3) | st.just(0.0), min_size=COUNT - 1, max_size=COUNT - 1)
+
+
+@settings(deadline=None)
+@given(steps, steps, st.floats(0, 1), st.floats(0, 1 - 1e-6))
+def test_no_shorter_answer_is_the_quantile_of_any_shape(correct, wrong, solve, p):
+    shape = Shape((0.0, *np.cumsum(correct).tolist()), (0.0, *np.cumsum(wrong).tolist()))
+    (z,) = shape.quantile(np.array([p]), np.array([solve]), np.array([1e9]))
+    at, below = shape.longer(np.array([z, z - 1e-6]), np.array([solve]))
+    assert at <= (1 - p) * (1 + 1e-9)
+    assert below >= (1 - p) * (1 - 1e-9) or z == FIRST
 
 
 def test_it_is_saved_as_json():

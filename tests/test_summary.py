@@ -23,6 +23,14 @@ def test_results_are_counted_by_outcome_grade_cause_and_flag():
     assert (tally.generated, tally.counted) == (12, True)
 
 
+def test_samples_and_the_requests_that_votes_decided_are_counted():
+    tally = Tally()
+    for samples, votes in ((3, 2), (1, 1), (4, 1)):
+        tally.add(Result("a", "finished", completion=answer(5), extra={"samples": samples, "votes": votes}))
+    tally.add(Result("b", "finished", completion=answer(5), extra={"samples": 2}))
+    assert (tally.samples, tally.voted) == (10, 1)
+
+
 def test_what_is_assumed_counts_as_generated_only_as_far_as_it_is_certain():
     tally = Tally()
     tally.add(Result("a", "finished", completion=answer(100, "assumed", least=30)))

@@ -26,17 +26,17 @@ from shadowprice.forecast.routes import (
     Together,
     believed,
     half_folder,
+    load_agreement,
     load_correlation,
     load_revisers,
     trained_together,
 )
 from shadowprice.formats.files import sha256_of
 from shadowprice.formats.routes import Route, check_contexts
+from shadowprice.market.votes import AGREEMENT, CORRELATION
 from shadowprice.types import Forecast, Request
 
 __all__ = ["Routing", "open_routing"]
-
-_CORRELATION = 0.5  # if no traces say what it is
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,7 @@ class Routing(AsyncContext):
     names        of the forecasters, as a run folder keeps them
     together     routes whose forecasters were trained together: how far differences between them can be believed
     correlation  between the grades of two answers to a question: it says what several samples are worth
+    agreement    the chance that two wrong answers to a question agree: it says what votes are worth
     """
 
     routes: Sequence[Route]
@@ -56,8 +57,9 @@ class Routing(AsyncContext):
     revisers: Mapping[tuple[str, str], Reviser] = field(default_factory=dict)
     revised: Sequence[Predictor] = ()
     names: Sequence[str] = ()
-    correlation: float = _CORRELATION
+    correlation: float = CORRELATION
     together: Sequence[Together] = ()
+    agreement: float = AGREEMENT
 
     def __post_init__(self) -> None:
         if not len(self.routes) == len(self.backends) == len(self.forecasters) or not self.routes:
@@ -80,6 +82,7 @@ class Routing(AsyncContext):
             revisers=self.revisers,
             samples=samples,
             correlation=self.correlation,
+            agreement=self.agreement,
         )
 
     def predict(self, requests: Sequence[Request]) -> list[Forecast]:
@@ -134,8 +137,8 @@ def open_routing(
     chosen: list[Predictor] = [own or forecaster for own in forecasters]  # type: ignore[misc]
     names = [_name(Path(route.forecaster), scouts) if route.forecaster else name for route in routes]
     folders = dict.fromkeys(Path(route.forecaster).parent for route in routes if route.forecaster)
-    learned = [value for folder in folders if (value := load_correlation(folder)) is not None]
-    correlation = sum(learned) / len(learned) if learned else _CORRELATION
+    correlation = _mean([load_correlation(folder) for folder in folders], CORRELATION)
+    agreement = _mean([load_agreement(folder) for folder in folders], AGREEMENT)
     revisers = _revisers(routes) if scouts else {}
     revised = [
         _revised(route.forecaster) if route.forecaster and any(name == route.name for _, name in revisers) else own
@@ -150,7 +153,14 @@ def open_routing(
         context = getattr(getattr(backends[route.name], "server", None), "context", None)
         opened.append(replace(route, context=context) if route.context is None and context else route)
     ordered = [backends[route.name] for route in routes]
-    return Routing(opened, ordered, chosen, revisers, revised if scouts else (), names, correlation, together)
+    return Routing(
+        opened, ordered, chosen, revisers, revised if scouts else (), names, correlation, together, agreement
+    )
+
+
+def _mean(learned: Sequence[float | None], otherwise: float) -> float:
+    known = [value for value in learned if value is not None]
+    return sum(known) / len(known) if known else otherwise
 
 
 def _name(folder: Path, scouts: bool) -> str:

@@ -13,7 +13,7 @@ import os
 import shutil
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from secrets import token_hex
@@ -31,7 +31,7 @@ from shadowprice.formats.files import replacing, sync_folder
 from shadowprice.formats.forecasts import forecast_line
 from shadowprice.formats.questions import Gold
 from shadowprice.formats.results import ESTIMATE, parse_chunk, parse_result, route_of_chunk
-from shadowprice.types import Forecast, Request
+from shadowprice.types import Completion, Forecast, Request
 
 # What to do about a folder that holds another run.
 EXISTS = "--resume continues its run; to start a new one, choose other names with --out, or remove it"
@@ -178,17 +178,22 @@ def _write(folder: Path, manifest: dict[str, Any]) -> None:
 
 
 def restore(
-    scheduler: Scheduler, ledger: Ledger, requests: Sequence[Request], progress: Progress, *, routes: bool = False
+    scheduler: Scheduler,
+    ledger: Ledger,
+    requests: Sequence[Request],
+    progress: Progress,
+    *,
+    vote: Callable[[str, Completion], str | None] | None = None,
 ) -> None:
     """Passes what earlier executions left in the ledger to the scheduler: parts of answers, results and costs.
 
-    routes  whether the scheduler also needs the route of each part
+    vote  for a scheduler of routes: what an answer votes for. It also gets the route of each answer
     """
     place = {request.id: index for index, request in enumerate(requests)}
     for name, line in _without_estimates(ledger.chunks(), place):
         part, sample, landing = parse_chunk(line)
         if not ledger.has_result(name):
-            more = {"route": route_of_chunk(line)} if routes else {}
+            more: dict[str, Any] = {"route": route_of_chunk(line), "vote": vote(name, part)} if vote else {}
             scheduler.restore(place_of(name, place), part, sample=sample, landing=landing, **more)
     for name, line in _without_estimates(ledger.results(), place):
         result = parse_result(line)

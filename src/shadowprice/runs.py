@@ -36,12 +36,13 @@ from shadowprice.formats.questions import Gold
 from shadowprice.formats.requests import check_requests, requests_from
 from shadowprice.formats.results import ESTIMATE, parse_chunk, parse_result, result_line
 from shadowprice.formats.routes import read_routes
-from shadowprice.grading import check_code_grading, grade
+from shadowprice.grading import check_code_grading
+from shadowprice.grading.referee import Referee
 from shadowprice.routing import Routing, open_routing
 from shadowprice.run_folder import RunFolder, restore
 from shadowprice.summary import Summary, Tally
 from shadowprice.tale import ASKS, LIMIT, ask, estimates_in, with_estimates
-from shadowprice.types import Completion, Failure, Forecast, Request, Result
+from shadowprice.types import Failure, Forecast, Request, Result
 
 
 class Run:
@@ -102,6 +103,8 @@ class Run:
         self.progress = Progress(self.budget)
         self.teaching: dict[str, Any] | None = None  # a summary of the teacher's estimates
         self._forecaster = forecaster
+        votes = routes is not None and self.settings.samples > 1
+        self._referee = Referee(self.requests, gold, votes=votes, unsafe=unsafe_code)
         self._executing = self._executed = False
         self._execution = ""  # the name of the latest execution; attempts are named after it
         self._task: asyncio.Task[Summary] | None = None  # of the latest `async for`
@@ -233,7 +236,8 @@ class Run:
         self._scheduler, self._rounds = scheduler, scheduler.rounds
         if self.folder:
             scheduler.rounds.extend(self.folder.rounds())
-        restore(scheduler, self.ledger, self.requests, self.progress, routes=self.routing is not None)
+        vote = self._referee.vote if self.routing else None
+        restore(scheduler, self.ledger, self.requests, self.progress, vote=vote)
         self._refuse(scheduler, refused, on_result)
         kept = len(scheduler.rounds)
 
@@ -252,7 +256,8 @@ class Run:
             attempts=self.settings.attempts,
             tolerance=tolerance,
             rates=self.settings.rates,
-            grade=self._grade if self.gold else None,
+            grade=self._referee.grade if self.gold else None,
+            vote=self._referee.vote if self._referee.voted else None,
             progress=self.progress,
             name=self._execution,
             on_result=on_result,
@@ -273,7 +278,8 @@ class Run:
             forecasts = self.routing.predict(self.requests)
             self._keep_forecast(names, forecasts[0])
             routed = self.routing.scheduler(settings.max_tokens, settings.attempts, settings.samples)
-            routed.add(self.requests, forecasts, self.routing.predict_revised(self.requests))
+            voted = [name in self._referee.voted for name in names]
+            routed.add(self.requests, forecasts, self.routing.predict_revised(self.requests), voted)
             return routed, {}
         forecaster = self._forecaster or default()
         forecast = predict_all(forecaster, self.requests)
@@ -320,6 +326,9 @@ class Run:
             dollars=self.prices.cost(self.ledger.usage) / 10**9 if self.prices else None,
             routes=dict(tally.routes),
             dropped=dict(self.progress.dropped),
+            samples=tally.samples,
+            voted=tally.voted,
+            unvaried=self._referee.unvaried,
         )
 
     def write(self, out: Target, errors: Target) -> None:
@@ -372,14 +381,6 @@ class Run:
 
     def _own(self, lines: Iterable[tuple[str, bytes]]) -> Iterable[tuple[str, bytes]]:
         return ((name, line) for name, line in lines if not name.startswith(ESTIMATE))
-
-    def _grade(self, id: str, answer: Completion) -> bool | None:
-        assert self.gold is not None
-        if id not in self.gold:
-            return None
-        correct, grader = self.gold[id]
-        options = {"unsafe": self.unsafe_code} if grader == "code" else {}
-        return grade(grader, answer.text, correct, truncated=answer.finish == "length", **options).correct
 
     async def _taught(self, forecast: Forecast, on_event: Callable[[Progress], None], tolerance: Tolerance) -> Forecast:
         """Asks the teacher. If it is the model that answers, it is paid from the budget, at most half of it."""

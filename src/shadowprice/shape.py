@@ -22,11 +22,13 @@ from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shadowprice.arrays import Array
 
 FIRST, STEP, COUNT = -5.0, 0.25, 61
 KNOTS: Array = np.linspace(FIRST, FIRST + STEP * (COUNT - 1), COUNT)  # up to z = 10
+_ROUNDS, _EXACT = 60, 1e-14  # of Newton's method, at most, and where it ends
 _FALLS = 1e-4  # the least hazard per step beyond the knots: an answer may always end
 
 
@@ -45,10 +47,8 @@ class Shape:
 
     def survival(self, z: Array) -> tuple[Array, Array]:
         """Sc and Sw."""
-        place = np.clip((z - FIRST) / STEP, 0.0, 1e6)
-        knot = np.minimum(place.astype(np.int32), COUNT - 1)
-        place -= knot
-        return tuple(np.exp(-(start[knot] + place * step[knot])) for start, step in self._tables)  # type: ignore[return-value]
+        knot, part = places(z)
+        return tuple(np.exp(-(start[knot] + part * step[knot])) for start, step in self.tables)  # type: ignore[return-value]
 
     def longer(self, z: Array, solve: Array) -> Array:
         """S: the chance of an answer longer than z."""
@@ -56,16 +56,31 @@ class Shape:
         return solve * correct + (1 - solve) * wrong
 
     def quantile(self, p: Array, solve: Array, most: Array) -> Array:
-        """The z, at most `most`, that a share p of the answers does not exceed, by bisection."""
-        low, high = np.broadcast_arrays(np.full_like(p * solve * most, FIRST), np.maximum(FIRST, most))
-        for _ in range(60):
-            middle = (low + high) / 2
-            above = self.longer(middle, solve) > 1 - p
-            low, high = np.where(above, middle, low), np.where(above, high, middle)
-        return high
+        """The z, at most `most`, that a share p of the answers does not exceed.
+
+        The last knot that more answers exceed, and from there Newton's method for ln S(z) = ln(1 - p): ln S is convex
+        between knots, so it never passes the root.
+        """
+        p, solve, most = np.broadcast_arrays(p, solve, most)
+        above = np.log(np.maximum(1 - p, 1e-300))
+        (correct, correct_step), (wrong, wrong_step) = self.tables
+        at_knots = solve[..., None] * np.exp(-correct) + (1 - solve)[..., None] * np.exp(-wrong)
+        knot = np.maximum(np.count_nonzero(at_knots > (1 - p)[..., None], axis=-1) - 1, 0)
+        correct, correct_step, wrong, wrong_step = (table[knot] for table in (correct, correct_step, wrong, wrong_step))
+        part = np.zeros(knot.shape)
+        for _ in range(_ROUNDS):
+            those = solve * np.exp(-(correct + part * correct_step))
+            others = (1 - solve) * np.exp(-(wrong + part * wrong_step))
+            falls = np.maximum(those * correct_step + others * wrong_step, 1e-300)
+            more = (np.log(those + others) - above) * (those + others) / falls
+            part += more
+            if np.all(more <= _EXACT * (1 + part)):
+                break
+        found: Array = np.clip(FIRST + STEP * (knot + part), FIRST, np.maximum(FIRST, most))
+        return found
 
     @cached_property
-    def _tables(self) -> list[tuple[Array, Array]]:
+    def tables(self) -> list[tuple[Array, Array]]:
         """The hazard at each knot, and its growth until the next."""
         tables = []
         for hazards in (self.correct, self.wrong):
@@ -83,6 +98,14 @@ class Shape:
             return cls(tuple(map(float, record["correct"])), tuple(map(float, record["wrong"])))
         except (KeyError, TypeError):
             raise ValueError("not a shape") from None
+
+
+def places(z: Array) -> tuple[NDArray[np.int32], Array]:
+    """The knot below each z, and how many steps z is beyond it: less than one, except beyond the last knot."""
+    place = np.clip((z - FIRST) / STEP, 0.0, 1e6)
+    knot = np.minimum(place.astype(np.int32), COUNT - 1)
+    place -= knot
+    return knot, place
 
 
 def of_survival(correct: Array, wrong: Array) -> Shape:

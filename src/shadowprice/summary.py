@@ -38,6 +38,9 @@ class Summary:
     counted: bool = True  # whether the server counted the tokens of all answers
     routes: dict[str, dict[str, int]] = field(default_factory=dict)  # answers and units by route, if there are several
     dropped: dict[str, str] = field(default_factory=dict)  # routes that left the menu, and why
+    samples: int = 0  # answers that were bought where a request may have several from routes
+    voted: int = 0  # requests that two votes or more decided
+    unvaried: int = 0  # requests that were not voted on, since at temperature 0 all answers are the same
 
     @property
     def price(self) -> float | None:
@@ -58,6 +61,8 @@ class Tally:
     generated: int = 0
     counted: bool = True
     failed: int = 0  # units
+    samples: int = 0
+    voted: int = 0
     routes: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def add(self, result: Result) -> None:
@@ -65,6 +70,8 @@ class Tally:
             route = self.routes.setdefault(name, {"answers": 0, "units": 0})
             route["units"] += units
             route["answers"] += result.completion is not None and result.extra.get("route") == name
+        self.samples += result.extra.get("samples", 0)
+        self.voted += result.extra.get("votes", 0) > 1
         self.outcomes[result.outcome] += 1
         self.grades[result.correct] += 1
         self.causes.update(causes_of([result]))

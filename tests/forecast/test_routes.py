@@ -11,6 +11,7 @@ from shadowprice.forecast.revise import Evidence
 from shadowprice.forecast.routes import (
     believed,
     folder_name,
+    load_agreement,
     load_correlation,
     load_revisers,
     train_routes,
@@ -77,6 +78,17 @@ def test_several_answers_to_a_question_show_how_alike_they_are(tmp_path):
     assert load_correlation(tmp_path / "once") is None
     train_routes([*traces(), *traces()], tmp_path / "twice")  # the same answers again
     assert load_correlation(tmp_path / "twice") == pytest.approx(1.0)
+
+
+def test_wrong_answers_to_a_question_show_how_often_they_agree(tmp_path):
+    """Every question has four wrong answers of each model: two that agree, and two others."""
+    several = [
+        replace(trace, correct=False, response=said) for trace in traces() for said in ("one", "one", "two", "three")
+    ]
+    train_routes(several, tmp_path / "silent")
+    assert load_agreement(tmp_path / "silent") is None, "nobody said what the answers are"
+    train_routes(several, tmp_path / "out", vote=lambda question, text: text)
+    assert load_agreement(tmp_path / "out") == pytest.approx(1 / 6)
 
 
 @pytest.mark.parametrize("content", ['{"correlation": 2}', '{"correlation": "x"}', "[]"])

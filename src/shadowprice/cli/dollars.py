@@ -39,7 +39,7 @@ def reproduce_dollars(options: argparse.Namespace) -> int:
 def _of_routes(options: argparse.Namespace) -> tuple[list[Row], dict[str, Any]]:
     from shadowprice.formats.routes import read_routes
     from shadowprice.formats.traces import read_traces
-    from shadowprice.lab.routes import budgets_between, recorded_routes, route_rows
+    from shadowprice.lab.routes import SPLITS, budgets_between, recorded_routes, route_rows
 
     if not options.traces or options.outcomes:
         raise InputError("--routes needs --traces of several models, and no --outcomes", fix="give --traces FILE")
@@ -51,7 +51,7 @@ def _of_routes(options: argparse.Namespace) -> tuple[list[Row], dict[str, Any]]:
         if not options.quiet and sys.stderr is not None:
             print(f"[{done}/{total}] {step}", file=sys.stderr, flush=True)
 
-    rows = route_rows(pool, budgets, progress=progress)
+    rows = route_rows(pool, budgets, splits=1 if options.quick else SPLITS, progress=progress)
     prices = {r.name: f"${r.rates.input / 1e9:g} in, ${r.rates.output / 1e9:g} out" for r in routes}
     return rows, {"questions": len(pool), "traces": options.traces, "dollars per million tokens": prices}
 

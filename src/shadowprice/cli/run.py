@@ -133,7 +133,7 @@ def add(commands: Commands) -> None:
         default=1,
         metavar="K",
         help="up to K answers per request from its grant, until one is correct (default: 1); with --routes, each from "
-        "the route that is worth most at that moment",
+        "the route that is worth most at that moment, and answers that are not graded vote",
     )
     command.add_argument(
         "--temperature",

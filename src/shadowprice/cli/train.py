@@ -37,8 +37,8 @@ the package. The report then also says how good it was before adapting; this mea
 on the same questions.
 
 --routes trains a forecaster for each model in the traces, in subfolders of OUT. It also learns how far their
-forecasts can be compared, and what an answer of one model says about the others. Name the folders in a
-file of routes (docs/routes.md).
+forecasts can be compared, what an answer of one model says about the others and, from several answers to a
+question, what further answers are worth. Name the folders in a file of routes (docs/routes.md).
 
   shadowprice train small.jsonl.gz large.jsonl.gz --routes --out forecasters
 
@@ -144,11 +144,12 @@ def train(options: argparse.Namespace) -> int:
 def _train_routes(options: argparse.Namespace) -> int:
     from shadowprice.forecast.routes import train_routes
     from shadowprice.forecast.training import read_training_traces
+    from shadowprice.grading.agreement import Ballots
 
     if options.start or options.report or options.scout or options.kind == "encoder":
         raise InputError("--from, --report, --scout and --kind encoder with --routes", fix="leave them out")
     traces = read_training_traces(options.traces)
-    folders = train_routes(traces, options.out, progress=_progress(quiet=options.quiet))
+    folders = train_routes(traces, options.out, vote=Ballots().vote, progress=_progress(quiet=options.quiet))
     if options.json:
         print(
             json.dumps({"out": options.out, "traces": len(traces), "models": {m: str(f) for m, f in folders.items()}})

@@ -41,6 +41,8 @@ def verdict(run: Run | RayRun, summary: Summary, *, out: str, errors: str, folde
     rows.append(f"  spent      {spent}{show_beside(summary.usage, rates, run.prices)}; details in {folder}")
     if summary.routes:
         rows += [f"  route      {line}" for line in _of_routes(summary, rates)]
+    if run.settings.policy == "routes" and run.settings.samples > 1:
+        rows.append(f"  samples    {_of_samples(summary)}")
     if summary.lost:
         rows.append(f"  lost       {lost_in_words(summary.lost, rates)}")
     if run.teaching:
@@ -56,6 +58,14 @@ def _of_routes(summary: Summary, rates: Rates) -> Iterator[str]:
     """What each route answered and was paid."""
     for name, route in sorted(summary.routes.items(), key=lambda item: -item[1]["units"]):
         yield f"{name}: {count(route['answers'], 'answer')}, {show(route['units'], rates)}"
+
+
+def _of_samples(summary: Summary) -> str:
+    """How many answers were bought, and what votes decided."""
+    text = f"{count(summary.samples, 'answer')} bought; votes decided {count(summary.voted, 'request')}"
+    if summary.unvaried:
+        text += f"; {count(summary.unvaried, 'request')} at temperature 0, where all answers are the same: one each"
+    return text
 
 
 def warnings(summary: Summary, rates: Rates) -> Iterator[str]:

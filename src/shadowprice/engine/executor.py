@@ -45,7 +45,10 @@ __all__ = ["USUAL", "Channel", "Grader", "Progress", "Tolerance", "execute"]
 # Says whether the answer to a request, given by its id, is correct; None: unknown. Called in a thread, and at the end
 # for answers that were cut. A scheduler stops sampling at a correct answer.
 Grader: TypeAlias = Callable[[str, Completion], "bool | None"]
+# What the answer to a request, by its id, votes for; None: it does not vote. Called in a thread.
+Voter: TypeAlias = Callable[[str, Completion], "str | None"]
 _R = TypeVar("_R", Result, Result | None)
+_T = TypeVar("_T", bool, str)
 _TICK = 1.0  # seconds between reports while answers are generated
 _POLL = 0.2  # seconds between checks whether the execution was stopped, while work waits
 
@@ -69,6 +72,7 @@ async def execute(
     tolerance: Tolerance = USUAL,
     rates: Rates = TOKENS,
     grade: Grader | None = None,
+    vote: Voter | None = None,
     progress: Progress | None = None,
     record_rest: bool = True,
     feed: Feed | None = None,
@@ -90,7 +94,7 @@ async def execute(
     progress = progress or Progress(ledger.budget)
     channels = backend if isinstance(backend, Mapping) else {"": Channel(backend, rates)}
     sites = {name: _Site(channel, _breaker(channel, concurrency, tolerance)) for name, channel in channels.items()}
-    loop = _Loop(scheduler, ledger, sites, concurrency, attempts, tolerance, grade, progress)
+    loop = _Loop(scheduler, ledger, sites, concurrency, attempts, tolerance, grade, vote, progress)
     loop.name, loop.on_result, loop.on_event = name, on_result, on_event
     if feed is not None:
         loop.feed, loop.wake = feed, feed.wake
@@ -126,6 +130,7 @@ class _Loop:
     attempts: int
     tolerance: Tolerance
     grade: Grader | None
+    vote: Voter | None
     progress: Progress
     name: str = ""
     on_result: Callable[[Result], None] = lambda result: None
@@ -280,14 +285,12 @@ class _Loop:
             return Report(work, self._cost_of_failure(work, error), error=error)
         graded = self.grade is not None and not work.probe
         correct = await asyncio.to_thread(self._correct, work.request.id, whole) if graded else None
-        return Report(work, self._cost(work, part), part, correct=correct)
+        vote = await asyncio.to_thread(_tried, self.vote, work.request.id, whole) if self.vote else None
+        return Report(work, self._cost(work, part), part, correct=correct, vote=vote)
 
     def _correct(self, id: str, answer: Completion) -> bool | None:
         """The grade; None if the grader fails: the answer is kept without one."""
-        try:
-            return self.grade(id, answer) if self.grade else None
-        except Exception:
-            return None
+        return _tried(self.grade, id, answer) if self.grade else None
 
     def _cost(self, work: Work, part: Completion) -> int:
         rates = self._site(work).rates
@@ -434,3 +437,11 @@ class _Loop:
         progress.price, progress.rounds = self.scheduler.price, len(self.scheduler.rounds)
         progress.waiting = waiting
         self.on_event(progress)
+
+
+def _tried(judge: Callable[[str, Completion], _T | None], id: str, answer: Completion) -> _T | None:
+    """None if a grader fails."""
+    try:
+        return judge(id, answer)
+    except Exception:
+        return None

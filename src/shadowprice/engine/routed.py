@@ -16,7 +16,11 @@ is more likely correct, given its length, is the result.
 **Samples.** With `samples` above 1 a grader is a verifier: an answer that it finds wrong is bought again, from the same
 route or another, as long as that is worth its price, and the first correct one ends the request. A wrong answer lowers
 what the next one promises, because answers to one question are alike (`market.samples`). Samples are bought one by one,
-but the market counts on them from the start (`Pieces.repeated`). Without a grade the first answer is final.
+but the market counts on them from the start (`Pieces.repeated`).
+
+**Votes.** A request that nobody grades, and that is added as one to vote on, has its further answers as votes
+(`engine.voting`): they are bought while they may change which answer most agree on, and that gains enough for the
+price. Other requests that nobody grades have one answer.
 
 **Prompts.** What a prompt costs is reserved by its bound, and expected by what earlier prompts took of theirs.
 """
@@ -29,9 +33,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from shadowprice.arrays import Array
 from shadowprice.cost import prompt_bound
 from shadowprice.engine.scheduler import Batch, Report, Round, Work
 from shadowprice.engine.sites import FIRST_LESSON, Kept, Site, Turn, replace_solve, solve_of, with_one
+from shadowprice.engine.voting import Voting
 from shadowprice.errors import Refused
 from shadowprice.forecast.learning import recalibrate
 from shadowprice.forecast.revise import Evidence, Reviser
@@ -41,6 +47,7 @@ from shadowprice.market.menu import clear_menu
 from shadowprice.market.options import DECLINE, Option, at_price
 from shadowprice.market.pieces import Pieces
 from shadowprice.market.samples import next_samples
+from shadowprice.market.votes import AGREEMENT, CORRELATION, Votes
 from shadowprice.types import Completion, Forecast, Request, Result
 
 _STEPS = 24  # clearings of a batch, about; at least `_FEWEST` answers apart
@@ -54,8 +61,9 @@ class Routed:
     revisers  by the names of two routes: what an answer of the first says about the second; a route with itself: about
               the answer
     whole     answers are bought whole, up to their caps: the market chooses routes, and not how long answers may take
-    samples   answers that a request may have from each route, while a grader finds them wrong; `correlation` is that
-              between the grades of two answers to a question (`market.samples.correlation_of`)
+    samples   answers that a request may have from each route, while a grader finds them wrong or a vote is open;
+              `correlation` is that between the grades of two answers to a question (`market.samples.correlation_of`),
+              `agreement` the chance that two wrong ones agree (`market.votes`)
     """
 
     policy = "routes"
@@ -70,7 +78,8 @@ class Routed:
         learn: bool = True,
         whole: bool = False,
         samples: int = 1,
-        correlation: float = 0.5,
+        correlation: float = CORRELATION,
+        agreement: float = AGREEMENT,
     ) -> None:
         self.rounds: list[Round] = []
         self.revisers, self.learn, self.whole = dict(revisers or {}), learn, whole
@@ -85,6 +94,8 @@ class Routed:
         self._queue: list[Turn] = []
         self._running: dict[int, tuple[Work, float]] = {}  # by place, with the units that it is expected to cost
         self._kept: dict[int, Kept] = {}
+        self._voting = Voting(Votes(correlation, agreement))
+        self._voted: NDArray[np.bool_] = np.zeros(0, dtype=bool)  # whether votes decide, by place
         self._wrong: dict[int, int] = {}  # answers of any route that are known to be wrong, by place
         self._charged: dict[int, dict[str, int]] = {}  # units by route, by place
         self._answers = 0  # since the last clearing
@@ -110,8 +121,13 @@ class Routed:
         requests: Sequence[Request],
         forecast: Forecast | Sequence[Forecast],
         revised: Sequence[Forecast] | None = None,
+        voted: Sequence[bool] | None = None,
     ) -> None:
-        """Adds requests, with a forecast by route, or one for all routes; `revised`: those that revisers start from."""
+        """Adds requests, with a forecast by route, or one for all routes.
+
+        revised  forecasts that revisers start from; None: the same
+        voted    which requests several answers vote on; None: no request
+        """
         each = [forecast] * len(self._sites) if isinstance(forecast, Forecast) else list(forecast)
         starts = each if revised is None else list(revised)
         if any(len(some) != len(self._sites) or {*map(len, some)} != {len(requests)} for some in (each, starts)):
@@ -120,6 +136,10 @@ class Routed:
         self._batch.add(requests, each[0])
         own = self._batch.cap[before:]
         more = len(requests)
+        if self.samples > 1:
+            self._voted = np.append(self._voted, np.zeros(more, dtype=bool) if voted is None else np.array(voted))
+        else:
+            self._voted = np.zeros(before + more, dtype=bool)
         self._prompt = np.concatenate([self._prompt, [prompt_bound(request.body) for request in requests]]).astype(
             np.int64
         )
@@ -135,15 +155,25 @@ class Routed:
         self._outdated = True
 
     def restore(
-        self, place: int, state: Result | Completion, *, sample: int = 0, landing: bool = False, route: str = ""
+        self,
+        place: int,
+        state: Result | Completion,
+        *,
+        sample: int = 0,
+        landing: bool = False,
+        route: str = "",
+        vote: str | None = None,
     ) -> None:
         if isinstance(state, Result):
             self._batch.restore(place, state)
             self._count(place, state.extra.get("charged"))
         elif route in self._names:  # an answer at hand: it may be replaced, as before the restart
+            site = self._sites[self._names[route]]
             self._batch.paid(place, state)
+            self._charge(place, site, site.route.rates.cost(state.usage))
             # With samples alone, only an answer that was wrong did not end its request.
-            self._keep(place, self._names[route], state, False if self.samples > 1 and not self.revisers else None)
+            wrong = self.samples > 1 and not self.revisers and not self._voted[place]
+            self._keep(place, site, state, False if wrong else None, vote)
         self._outdated = True
 
     def charged(self, costs: Mapping[int, int]) -> None:
@@ -180,9 +210,7 @@ class Routed:
     def done(self, report: Report) -> Result | None:
         place, site = report.work.place, self._sites[self._names[report.work.route]]
         del self._running[place]
-        site.units += report.cost
-        by_route = self._charged.setdefault(place, {})
-        by_route[site.route.name] = by_route.get(site.route.name, 0) + report.cost
+        self._charge(place, site, report.cost)
         self._batch.charge(report)
         if report.completion is None:
             return self._after_error(report, site)
@@ -190,7 +218,8 @@ class Routed:
         if self._answers >= max(_FEWEST, len(self._batch) // _STEPS):
             self._outdated = True
         self._learn(place, site, report.completion)
-        return self._answered(place, site, report.completion, report.correct)
+        self._keep(place, site, report.completion, report.correct, report.vote)
+        return self._settled(place)
 
     def close(self, stopped: str = "") -> Iterable[Result]:
         if not stopped:
@@ -200,40 +229,47 @@ class Routed:
 
     # --- answers -------------------------------------------------------------------------------
 
-    def _answered(self, place: int, site: Site, answer: Completion, correct: bool | None) -> Result | None:
-        """The result, or None while a dearer route may still be worth its price."""
-        self._keep(place, self._names[site.route.name], answer, correct)
-        return self._settled(place)
-
-    def _keep(self, place: int, number: int, answer: Completion, correct: bool | None) -> None:
+    def _keep(self, place: int, own_site: Site, answer: Completion, correct: bool | None, vote: str | None) -> None:
         """Keeps an answer, unless the one at hand is better, and revises what is expected of the other routes."""
-        name = self._sites[number].route.name
+        name, voted = own_site.route.name, bool(self._voted[place])
         evidence = Evidence([answer.tokens], [float(answer.finish == "length")])
         own = self.revisers.get((name, name))
-        chance = 0.0 if answer.finish == "length" else 1.0
+        whole = answer.finish == "stop"
+        chance = float(whole)
         if self.samples > 1 and correct is not None:
             chance = float(correct)
-        elif own is not None and answer.finish == "stop":  # not by `correct`: grades are for measuring
-            chance = float(own.chance(self._sites[number].revised.take([place]), evidence)[0])
-        again = self.samples > 1 and correct is False and answer.finish == "stop"
+        elif own is not None and whole:  # not by `correct`: grades are for measuring
+            chance = float(own.chance(own_site.revised.take([place]), evidence)[0])
+        elif voted and (whole or answer.tokens >= own_site.cap[place]):  # not if the price has cut it
+            chance = solve_of(own_site.forecast, place)
+        again = chance > 0 if voted else self.samples > 1 and correct is False and whole
         if self.samples > 1 and not chance:
             self._wrong[place] = self._wrong.get(place, 0) + 1
-        sample = int(self._sites[number].taken[place])
+        sample = int(own_site.taken[place])
         for site in self._sites:
             if site.route.name == name:
                 site.taken[place] += 1
                 if not again or site.taken[place] >= self.samples:
                     site.cap[place] = 0  # the same answer again
             elif (reviser := self.revisers.get((name, site.route.name))) is not None:
-                second = reviser.second(site.revised.take([place]), evidence, chance)
+                second = reviser.second(site.revised.take([place]), evidence, chance if whole else 0.0)
                 site.forecast, site.revised = (with_one(each, place, second) for each in (site.forecast, site.revised))
                 site.corrected = None
         before, now = self._kept.get(place), Kept(answer, correct, name, chance, sample)
-        self._kept[place] = now if before is None or now.worth >= before.worth else before
+        if voted:
+            self._voting.add(place, now, vote)
+            self._kept[place] = self._voting.leading(place)
+        else:
+            self._kept[place] = now if before is None or now.worth >= before.worth else before
 
     def _settled(self, place: int) -> Result | None:
-        """The result if no other route promises more than the answer at hand."""
+        """The result if no other route promises more than the answer at hand, or nothing would change a vote."""
         chance = self._kept[place].chance
+        if self._voted[place]:
+            at = np.array([place], dtype=np.intp)
+            open_sites = [site for site in self._sites if not site.reason and site.cap[place] >= 1]
+            adds = any(self._votes(site, at, site.forecast.take(at))[1].any() for site in open_sites)
+            return None if adds else self._chosen(place)
         if (self.revisers or self.samples > 1) and any(
             not site.reason and site.cap[place] >= 1 and solve_of(site.forecast, place) > chance for site in self._sites
         ):
@@ -243,7 +279,12 @@ class Routed:
     def _chosen(self, place: int) -> Result:
         kept = self._kept.pop(place)
         charged = self._charged.get(place, {})
-        which = {"sample": kept.sample} if self.samples > 1 else {}
+        which = {}
+        if self.samples > 1:
+            which = {"sample": kept.sample, "samples": int(sum(site.taken[place] for site in self._sites))}
+        if self._voted[place]:
+            which["votes"] = self._voting.votes(place)
+            self._voting.end(place)
         return self._batch.answered(place, kept.answer, kept.correct, route=kept.route, charged=charged, **which)
 
     def _after_error(self, report: Report, site: Site) -> Result | None:
@@ -279,6 +320,11 @@ class Routed:
             site.lesson *= 2
             site.corrected = None
             self._outdated = True
+
+    def _charge(self, place: int, site: Site, units: int) -> None:
+        site.units += units
+        by_route = self._charged.setdefault(place, {})
+        by_route[site.route.name] = by_route.get(site.route.name, 0) + units
 
     def _count(self, place: int, charged: object) -> None:
         if isinstance(charged, Mapping):
@@ -330,7 +376,8 @@ class Routed:
         entry = site.expected_share() * prompt * rates.entry(1)
         forecast = self._expected(site).take(waiting)
         if self._kept:
-            gain = [self._kept[place].chance if place in self._kept else 0.0 for place in waiting.tolist()]
+            gain = np.array([self._kept[at].chance if at in self._kept else 0.0 for at in waiting.tolist()])
+            gain[self._voted[waiting]] = 0.0  # the whole chance, of which shares are bought
             solve = np.clip(np.broadcast_to(forecast.solve, waiting.shape) - gain, 0.0, 1.0)
             forecast = replace_solve(forecast, solve)
         plan = chunks(forecast, np.minimum(site.cap[waiting], payable), 0, entry)
@@ -339,8 +386,18 @@ class Routed:
         if self.samples > 1:
             wrong = np.array([self._wrong.get(place, 0) for place in waiting.tolist()])
             left = self.samples - site.taken[waiting]
-            pieces = pieces.repeated(*next_samples(forecast.solve, wrong, left, self.correlation))
+            share, reach = next_samples(forecast.solve, wrong, left, self.correlation)
+            if (voted := np.flatnonzero(self._voted[waiting])).size:
+                adds, needed = self._votes(site, waiting[voted], forecast.take(voted))
+                reach[voted] = 0.0
+                share[voted, : adds.shape[1]], reach[voted, : adds.shape[1]] = adds, needed
+            pieces = pieces.repeated(share, reach)
         return Option(pieces, rates.output / 10**6)
+
+    def _votes(self, site: Site, places: NDArray[np.intp], forecast: Forecast) -> tuple[Array, Array]:
+        """What further answers of a route add to votes."""
+        chance = np.broadcast_to(forecast.solve, places.shape)
+        return self._voting.ahead(places.tolist(), chance, self.samples - site.taken[places])
 
     def _expected(self, site: Site) -> Forecast:
         """The forecast of a route, corrected by the answers that have ended there."""

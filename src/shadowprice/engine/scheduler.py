@@ -59,6 +59,7 @@ class Work(NamedTuple):
 class Report(NamedTuple):
     """The outcome of a piece of work: a completion or an error, its cost, and the number of attempts.
 
+    vote       the final answer, in one form for all answers that agree; None: it has none, or nobody asked
     attempts   without those made while the server was known to be down
     postponed  nothing was generated because of an outage: the same work is sent again unless its attempts are used up
     """
@@ -70,6 +71,7 @@ class Report(NamedTuple):
     attempts: int = 1
     correct: bool | None = None
     postponed: bool = False
+    vote: str | None = None
 
 
 @dataclass(frozen=True)

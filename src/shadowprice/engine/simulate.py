@@ -32,11 +32,13 @@ def simulate(
     *,
     rates: Rates | Mapping[str, Rates] = TOKENS,
     correct: Callable[[Work, Completion], bool] | None = None,
+    vote: Callable[[Work, Completion], str | None] | None = None,
 ) -> Outcome:
     """Drives `scheduler` until nothing is worth its price, one piece of work at a time.
 
     answer   returns the recorded answer to a piece of work
     correct  returns whether an answer that ended is correct
+    vote     returns what an answer that ended votes for
     rates    may be given by route
     """
     outcome = Outcome(budget)
@@ -48,7 +50,8 @@ def simulate(
         outcome.work.append(work)
         outcome.found.append(part)
         graded = correct(work, part) if correct and part.finish == "stop" else None
-        if result := scheduler.done(Report(work, cost, part, correct=graded)):
+        voted = vote(work, part) if vote and part.finish == "stop" else None
+        if result := scheduler.done(Report(work, cost, part, correct=graded, vote=voted)):
             outcome.results.append(result)
     outcome.rest = scheduler.close()
     return outcome

@@ -15,6 +15,7 @@ The chance of a correct answer stays as it is: a run does not see grades.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import product
 
 import numpy as np
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 
 from shadowprice.arrays import Array
 from shadowprice.forecast.hazards import Mask, bent, shape_of
-from shadowprice.shape import COUNT, FIRST, STEP, Shape
+from shadowprice.shape import STEP, Shape, places
 from shadowprice.types import Forecast
 
 _MOST = 2000  # answers that are looked at
@@ -33,6 +34,7 @@ _SHIFTS, _FACTORS, _SLOPES = np.arange(-3.0, 3.1, 0.5), (0.2, 0.45, 1.0, 2.2), (
 # Of the search around the best so far: a shift, a ratio of factors, a difference of slopes.
 _STEPS = ((0.25, 1.4, 0.25), (0.12, 1.2, 0.12), (0.06, 1.1, 0.06), (0.03, 1.05, 0.03))
 _SPREADS = (0.02, 8.0)
+_AT_ONCE = 2**14  # numbers
 _LONGEST = 16.0  # log tokens
 
 
@@ -68,20 +70,22 @@ class _Seen:
         steps = (np.diff(hazard) for hazard in (shape.correct, shape.wrong))
         self._rates = [np.append(each, each[-1]) / STEP + 1e-6 for each in steps]
 
-    def z(self, shift: float, factor: float, slope: float) -> Array:
-        error = self._reached - slope * self._expected - shift
+    def z(self, shift: float | Array, factor: float | Array, slope: float | Array) -> Array:
+        error: Array = self._reached - slope * self._expected - shift
         return error / np.clip(self.forecast.solved_spread * factor, *_SPREADS)
 
-    def likelihood(self, shift: float, factor: float, slope: float) -> float:
-        """Its logarithm, with the priors."""
-        z, solve = self.z(shift, factor, slope), self.forecast.solve
-        correct, wrong = self.shape.survival(z)
-        step = np.clip((z - FIRST) / STEP, 0, COUNT - 1).astype(np.intp)
-        longer = solve * correct + (1 - solve) * wrong
-        density = solve * correct * self._rates[0][step] + (1 - solve) * wrong * self._rates[1][step]
-        seen = np.log(np.maximum(np.where(self.ended, density, longer), 1e-300)).sum()
+    def likelihood(self, points: Array) -> Array:
+        """Its logarithm, with the priors, at several points (shift, factor, slope) at a time."""
+        shift, factor, slope = points.T
+        z, solve = self.z(*points.T[:, :, None]), self.forecast.solve
+        knot, part = places(z)
+        correct, wrong = (np.exp(-(start[knot] + part * step[knot])) for start, step in self.shape.tables)
+        correct *= solve
+        wrong *= 1 - solve
+        density = correct * self._rates[0][knot] + wrong * self._rates[1][knot]
+        seen = np.log(np.maximum(np.where(self.ended, density, correct + wrong), 1e-300)).sum(axis=1)
         log_factor = np.log(factor)
-        return float(
+        return np.asarray(
             seen
             - np.count_nonzero(self.ended) * log_factor  # the density is per unit of z
             - (shift / _SHIFT_SD) ** 2 / 2
@@ -91,13 +95,21 @@ class _Seen:
 
     def likeliest(self) -> tuple[float, float, float]:
         """Shift, factor and slope, by a search that closes in on its best point."""
-        best = max(product(_SHIFTS.tolist(), _FACTORS, _SLOPES), key=lambda point: self.likelihood(*point))
+        best = self._best(product(_SHIFTS.tolist(), _FACTORS, _SLOPES))
         for step, ratio, turn in _STEPS:
             shift, factor, slope = best
-            around = product(
-                (shift, shift - step, shift + step),
-                (factor, factor / ratio, factor * ratio),
-                (slope, max(0.0, slope - turn), slope + turn),
+            best = self._best(
+                product(
+                    (shift, shift - step, shift + step),
+                    (factor, factor / ratio, factor * ratio),
+                    (slope, max(0.0, slope - turn), slope + turn),
+                )
             )
-            best = max(around, key=lambda point: self.likelihood(*point))
         return best
+
+    def _best(self, points: Iterable[tuple[float, float, float]]) -> tuple[float, float, float]:
+        """The likeliest of these points; as many at a time as fit into the processor's cache."""
+        every = np.array([*points])
+        parts = np.array_split(every, -(-every.shape[0] * self._reached.size // _AT_ONCE) or 1)
+        shift, factor, slope = every[np.argmax(np.concatenate([self.likelihood(part) for part in parts]))].tolist()
+        return shift, factor, slope

@@ -3,8 +3,9 @@
     OUT/NAME/            a forecaster for each model
     OUT/NAME~half/       one that was trained on half of the questions: revisers were fitted to its forecasts
     OUT/revisers.json    for every pair of models that share enough questions: a `Reviser`; how far the differences
-                         between the forecasts can be believed (`Differences`); and the correlation between the grades
-                         of several answers to a question, if traces have them (`market.samples`)
+                         between the forecasts can be believed (`Differences`); the correlation between the grades
+                         of several answers to a question, if traces have them (`market.samples`); and how often wrong
+                         answers to a question agree, if they have texts (`market.votes`)
 
 Revisers and differences are fitted on questions that the forecasters were not trained on: one half of them trains the
 forecasters, the other half everything else. Questions are forecast by forecasters that were trained on all. Only what
@@ -34,6 +35,7 @@ from shadowprice.forecast.text import TextForecaster
 from shadowprice.forecast.training import FEWEST_QUESTIONS, sizes
 from shadowprice.formats.files import read_regular, replacing
 from shadowprice.market.samples import correlation_of
+from shadowprice.market.votes import agreement_of
 from shadowprice.types import Forecast, Trace
 
 REVISERS = "revisers.json"
@@ -51,9 +53,16 @@ def half_folder(folder: str | os.PathLike[str]) -> Path:
 
 
 def train_routes(
-    traces: Sequence[Trace], out: str | os.PathLike[str], *, progress: Callable[[str], None] = lambda line: None
+    traces: Sequence[Trace],
+    out: str | os.PathLike[str],
+    *,
+    vote: Callable[[str, str], str | None] = lambda question, text: None,
+    progress: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Path]:
-    """Trains and saves; returns the folder of each model."""
+    """Trains and saves; returns the folder of each model.
+
+    vote  the final answer of a text, in one form for all answers to a question that agree; None: it has none
+    """
     by_model: defaultdict[str, list[Trace]] = defaultdict(list)
     for trace in traces:
         by_model[trace.model].append(trace)
@@ -77,7 +86,8 @@ def train_routes(
     halves = _halves(by_model)
     for model, half in halves.items():
         half.forecaster.save(half_folder(place / names[model]))
-    content = {"format": 4, **_between(halves, names), "correlation": _correlation(by_model)}
+    learned = {"correlation": _correlation(by_model), "agreement": _agreement(by_model, vote)}
+    content = {"format": 4, **_between(halves, names), **learned}
     with replacing([place / REVISERS]) as (file,):
         file.write(orjson.dumps(content))
     return {model: place / name for model, name in names.items()}
@@ -137,6 +147,19 @@ def _correlation(by_model: Mapping[str, Sequence[Trace]]) -> float | None:
     return correlation_of(several) if len(several) >= FEWEST else None
 
 
+def _agreement(by_model: Mapping[str, Sequence[Trace]], vote: Callable[[str, str], str | None]) -> float | None:
+    """The chance that two wrong answers of a model to one question agree; None: too few questions have two."""
+    answers: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+    for model, some in by_model.items():
+        for trace in some:
+            if trace.correct is False and not trace.truncated and trace.response is not None:
+                key = question_key(trace.prompt)
+                if (said := vote(key, trace.response)) is not None:
+                    answers[model, key].append(said)
+    several = [each for each in answers.values() if len(each) > 1]
+    return agreement_of(several) if len(several) >= FEWEST else None
+
+
 def load_revisers(folder: str | os.PathLike[str]) -> dict[tuple[str, str], Reviser]:
     """By the folder names of two models: what an answer of the first says about the second; none without a file."""
     try:
@@ -190,13 +213,22 @@ def believed(forecasts: Sequence[Forecast], together: Sequence[Together]) -> lis
 
 def load_correlation(folder: str | os.PathLike[str]) -> float | None:
     """Between the grades of two answers to a question; None if it was not learned."""
+    return _load_share(folder, "correlation")
+
+
+def load_agreement(folder: str | os.PathLike[str]) -> float | None:
+    """The chance that two wrong answers to a question agree; None if it was not learned."""
+    return _load_share(folder, "agreement")
+
+
+def _load_share(folder: str | os.PathLike[str], name: str) -> float | None:
     try:
-        correlation = _record(folder).get("correlation")
-        if correlation is not None and not 0 <= correlation <= 1:
+        value = _record(folder).get(name)
+        if value is not None and not 0 <= value <= 1:
             raise ValueError
     except (ValueError, TypeError, AttributeError):
         raise _damaged(folder) from None
-    return None if correlation is None else float(correlation)
+    return None if value is None else float(value)
 
 
 def _record(folder: str | os.PathLike[str]) -> Any:

@@ -14,7 +14,7 @@ from shadowprice.grading.grades import Grade
 _LONGEST = 20_000  # characters read from the end
 _WORD = re.compile(r"\w+[+#]*")
 _UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\ud7ff\uf900-\ufaff]")  # no space between words
-_OPPOSITES = ({"yes", "no"}, {"true", "false"})
+OPPOSITES = ({"yes", "no"}, {"true", "false"})
 _LETTER = r"[\W_]*([A-Z])(?![^\W_])(?!['’]\w)"  # alone: neither the beginning of a word nor the I of I'm
 # How a letter is chosen: at the start with a mark behind it, by name, in brackets or bold, or in any place. The letters
 # A and I are words as well, so that they count only where the form shows a choice.
@@ -40,7 +40,7 @@ def grade_words(answer: str, gold: str) -> Grade:
     found = normalised(final if final is not None else answer[-_LONGEST:])
     if not found:
         return Grade(False, "no_answer")
-    if pair := next((pair for pair in _OPPOSITES if wanted in pair), None):
+    if pair := next((pair for pair in OPPOSITES if wanted in pair), None):
         verdict = _verdict(found, pair)
         return Grade.of(verdict == wanted, f"read as {verdict!r}") if verdict else Grade(False, "no_answer")
     stated = found == wanted or _states(found, wanted)

@@ -6,6 +6,8 @@ pools         recorded answers of one model as arrays, with forecasts that have 
 streams       mixes of easy and hard queries, drawn from a pool
 simulations   a row of a table is a `Setup`: the configuration of a scheduler, simulated on recorded answers
 arrivals      recorded answers as live traffic: a posted price, a static one, first come first served
+routes        several models on the same questions: the frontier of correct answers against dollars
+votes         several answers of each model to a question, and what their votes gain
 compare       policies on the same streams: percent correct, with paired bootstrap intervals
 config        `Lab`: what every experiment is given
 paper         the paper's own numbers, shown beside ours

@@ -202,8 +202,3 @@ def best_static(traffic: Traffic, budget: int, *, pace: float = PACE, prices: in
     )
     served = [(float(price), serve(traffic, Static(traffic, float(price)), budget, pace=pace)) for price in tried]
     return max(served, key=lambda candidate: worth(traffic, candidate[1]))
-
-
-def suffices(traffic: Traffic, budget: int) -> bool:
-    """Whether the requests could spend the budget: at price 0, if all arrived at once."""
-    return int(traffic.queries.length.sum()) >= budget

@@ -1,7 +1,8 @@
 """Several models on the same questions, priced by a table of rates: the frontier of correct answers against dollars.
 
-Questions are cross-fitted in folds. Of each fold the questions are served by `engine.routed` itself, under its share of
-the budget and with forecasts from the other folds, so that what is measured is what `run --routes` does.
+Questions are cross-fitted in folds, in several splits. The questions of each fold are served by `engine.routed` itself,
+under its share of the budget and with forecasts from the other folds, so that what is measured is what `run --routes`
+does.
 
     NAME alone      questions in turn, until the money ends
     uniform         every model equally often, as far as the money goes
@@ -23,6 +24,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +45,7 @@ from shadowprice.lab.rewards import clairvoyant, interval, static_mix
 from shadowprice.types import Completion, Forecast, Request, Trace
 
 _FOLDS = 5
+SPLITS = 5  # ways of dividing the questions into folds: by one alone, figures differ by up to a point
 _PROMPT = 4.0  # characters of a prompt's token: traces do not say how many it had
 _FRAME = 16  # tokens of a chat template
 _NANO = 1e9
@@ -50,7 +53,11 @@ _NANO = 1e9
 
 @dataclass(frozen=True, eq=False)
 class Recorded:
-    """Answers of several models (columns) to the same questions (rows); a truncated answer is not correct."""
+    """Answers of several models (columns) to the same questions (rows); a truncated answer is not correct.
+
+    said  the final answer of each, in one form for all that agree; None: it has none. Empty where nobody votes
+    more  further answers to the same questions, by the same models
+    """
 
     routes: Sequence[Route]
     prompts: Sequence[str]
@@ -59,6 +66,8 @@ class Recorded:
     correct: Array
     read: NDArray[np.int64]
     cap: int
+    said: Sequence[Sequence[str | None]] = ()
+    more: Sequence[Recorded] = ()
 
     def __len__(self) -> int:
         return len(self.prompts)
@@ -71,6 +80,10 @@ class Recorded:
             for at, route in enumerate(self.routes)
         ]
         return np.column_stack(each)
+
+    def sample(self, number: int) -> Recorded:
+        """The answers of this number; 0: these."""
+        return self.more[number - 1] if number else self
 
     def answer(self, place: int, at: int, grant: int) -> Completion:
         """The recorded answer under a limit."""
@@ -93,7 +106,11 @@ def recorded_routes(traces: Sequence[Trace], routes: Sequence[Route]) -> Recorde
     shared = [key for key in by_model[routes[0].name] if all(key in by_model[route.name] for route in routes)]
     if len(shared) < 100:
         raise InputError(f"{len(shared)} questions are shared by all routes, 100 are needed", fix="give more traces")
-    rows = [[by_model[route.name][key] for route in routes] for key in shared]
+    return recorded_rows(routes, [[by_model[route.name][key] for route in routes] for key in shared])
+
+
+def recorded_rows(routes: Sequence[Route], rows: Sequence[Sequence[Trace]], **fields: Any) -> Recorded:
+    """One answer of every route (column) to every question (row)."""
     return Recorded(
         routes,
         [row[0].prompt for row in rows],
@@ -102,6 +119,7 @@ def recorded_routes(traces: Sequence[Trace], routes: Sequence[Route]) -> Recorde
         np.array([[float(bool(trace.correct) and not trace.truncated) for trace in row] for row in rows]),
         np.array([int(len(row[0].prompt) / _PROMPT) + _FRAME for row in rows], dtype=np.int64),
         max(trace.max_tokens or trace.tokens for row in rows for trace in row),
+        **fields,
     )
 
 
@@ -128,21 +146,23 @@ def forecast_folds(pool: Recorded, *, seed: int = 0) -> list[Fold]:
 
 
 def _fold(pool: Recorded, known: NDArray[np.intp], places: NDArray[np.intp]) -> Fold:
-    correct, length = pool.correct[known], np.log(pool.tokens[known])
+    each = [pool, *pool.more]
+    correct = np.mean([some.correct[known] for some in each], axis=0)
+    length = np.mean([np.log(some.tokens[known]) for some in each], axis=0)
     level = correct.mean(1, keepdims=True)
     model = KernelRegression.fit([pool.prompts[i] for i in known], np.hstack([level, correct - level, length]))
     before = model.left_out
     after = model.predict([pool.prompts[i] for i in places])
     first, then = [], []
     for at in range(len(pool.routes)):
-        chances = [np.clip(each[:, 0] + each[:, 1 + at], 0.01, 0.99) for each in (before, after)]
-        lengths = [each[:, 1 + len(pool.routes) + at] for each in (before, after)]
+        chances = [np.clip(some[:, 0] + some[:, 1 + at], 0.01, 0.99) for some in (before, after)]
+        lengths = [some[:, 1 + len(pool.routes) + at] for some in (before, after)]
         traces = [pool.traces[i][at] for i in known.tolist()]
         rough = [Forecast(np.exp(np.clip(m, 0, 12)), 0.5, p) for m, p in zip(lengths, chances, strict=True)]
         calibration = Calibration.fit(rough[0], traces)
         first.append(calibration.apply(rough[0]))
         then.append(calibration.apply(rough[1]))
-    differences = Differences.fit(first, correct)
+    differences = Differences.fit(first, pool.correct[known])
     first, then = differences.apply(first), differences.apply(then)
     return Fold(places, then, _revisers(pool, known, first), known, first)
 
@@ -173,18 +193,26 @@ Policy = Callable[[Recorded, Fold, float], Result]
 
 
 def routed(pool: Recorded, fold: Fold, budget: float, chosen: Sequence[int] | None = None, **options: object) -> Result:
-    """By the scheduler of `run --routes`, with `budget` dollars for all questions of the fold."""
+    """By the scheduler of `run --routes`, with `budget` dollars for all questions of the fold.
+
+    Where it is known what answers say, several to a question vote, as many as the option `samples` allows.
+    """
     numbers = list(range(len(pool.routes))) if chosen is None else list(chosen)
     routes = [pool.routes[at] for at in numbers]
     column = {pool.routes[at].name: at for at in numbers}
     requests = [Request(str(i), "", body={"prompt": pool.prompts[i]}) for i in fold.places.tolist()]
     scheduler = Routed(routes, max_tokens=pool.cap, **options)  # type: ignore[arg-type]
-    scheduler.add(requests, [fold.forecasts[at] for at in numbers])
+    scheduler.add(requests, [fold.forecasts[at] for at in numbers], voted=[bool(pool.said)] * len(requests))
 
     def answer(work: Work) -> Completion:
-        return pool.answer(int(fold.places[work.place]), column[work.route], work.grant)
+        return pool.sample(work.sample).answer(int(fold.places[work.place]), column[work.route], work.grant)
 
-    outcome = simulate(scheduler, answer, int(budget * _NANO), rates={route.name: route.rates for route in routes})
+    def vote(work: Work, _: Completion) -> str | None:
+        said = pool.sample(work.sample).said
+        return said[int(fold.places[work.place])][column[work.route]] if said else None
+
+    rates = {route.name: route.rates for route in routes}
+    outcome = simulate(scheduler, answer, int(budget * _NANO), rates=rates, vote=vote)
     correct, spent = np.zeros(len(requests)), np.zeros((len(requests), len(pool.routes)))
     place = {request.id: at for at, request in enumerate(requests)}
     for result in [*outcome.results, *outcome.rest]:
@@ -192,7 +220,8 @@ def routed(pool: Recorded, fold: Fold, budget: float, chosen: Sequence[int] | No
         for name, units in result.extra.get("charged", {}).items():
             spent[at, column[name]] += units / _NANO
         if result.outcome == "finished":
-            correct[at] = pool.correct[int(result.id), column[result.extra["route"]]]
+            given = pool.sample(result.extra.get("sample", 0))
+            correct[at] = given.correct[int(result.id), column[result.extra["route"]]]
     assert spent.sum() <= budget * (1 + 1e-9)
     return Result(correct, spent)
 
@@ -279,23 +308,30 @@ def route_rows(
     pool: Recorded,
     budgets: Sequence[float],
     *,
+    splits: int = SPLITS,
     progress: Callable[[int, int, str], None] = lambda done, total, name: None,
 ) -> list[Row]:
-    """The frontier, with what each policy gains over the best static mix, and where the dollars went."""
-    parts = forecast_folds(pool)
+    """The frontier, with what each policy gains over the best static mix, and where the dollars went.
+
+    Every question is served once in each of the splits; figures are the means of these.
+    """
+    parts = [fold for split in range(splits) for fold in forecast_folds(pool, seed=split)]
     rows: list[Row] = []
     names = [route.name for route in pool.routes]
-    order = np.concatenate([fold.places for fold in parts])
     singles: dict[str, Policy] = {f"{name} alone": alone(at) for at, name in enumerate(names)}
     total = len(budgets) * (len(BASELINES) + len(OURS) + 2)
 
     def run(policy: Policy, budget: float) -> Result:
-        results = [policy(pool, fold, budget * fold.places.size) for fold in parts]
-        return Result(*(np.concatenate([getattr(each, field) for each in results]) for field in ("correct", "spent")))
+        correct, spent = np.zeros(len(pool)), np.zeros((len(pool), len(names)))
+        for fold in parts:
+            served = policy(pool, fold, budget * fold.places.size)
+            correct[fold.places] += served.correct / splits
+            spent[fold.places] += served.spent / splits
+        return Result(correct, spent)
 
     for number, budget in enumerate(budgets):
         _, shares = static_mix(pool.correct, pool.cost, budget)
-        mixed = (pool.correct @ shares)[order]
+        mixed = pool.correct @ shares
 
         def row(policy: str, result: Result, mixed: Array = mixed, budget: float = budget) -> None:
             low, high = interval(result.correct)
@@ -314,6 +350,7 @@ def route_rows(
                     "gain_high": 100 * gain_high,
                     "dollars": float(spent.sum()),
                     "queries": len(pool),
+                    "seeds": splits,
                     "source": "ours",
                     **{f"dollars_{name}": float(part) for name, part in zip(names, spent, strict=True)},
                 }
@@ -321,7 +358,7 @@ def route_rows(
 
         for name, policy in {**singles, **BASELINES}.items():
             row(name, run(policy, budget))
-        row("static mix", Result(mixed, pool.cost[order] * shares))
+        row("static mix", Result(mixed, pool.cost * shares))
         progress(number * (total // len(budgets)), total, f"${budget:.6f} a question")
         one = [run(partial(routed, chosen=[at]), budget) for at in _plausible(pool, budget)]
         row("tokens", max(one, key=lambda each: float(each.correct.mean())))

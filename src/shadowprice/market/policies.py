@@ -20,7 +20,8 @@ not by one token.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -70,7 +71,8 @@ def check_policy(policy: str, options: Iterable[str]) -> None:
         raise PolicyError(f"policy {policy!r} needs {', '.join(missing)}, which no forecast has")
 
 
-def options_of(policy: str) -> dict[str, Any]:
+@cache
+def options_of(policy: str) -> Mapping[str, Any]:
     """The options of a policy with their defaults (`inspect.Parameter.empty`: required)."""
     parameters = inspect.signature(POLICIES[policy]).parameters.values()
     return {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
