@@ -3,8 +3,8 @@
     with counting_server(tokens=100) as server:
         server.url, server.count()
 
-Every answer has so many tokens, unless its limit is lower; a stream sends one token an event, `pause` seconds apart.
-What a client does not wait for is not counted: a stream ends where its client left.
+Every answer has the same number of tokens, unless its limit is lower. A stream sends one token per event, `pause`
+seconds apart. What a client does not wait for is not counted: a stream ends where its client left.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Counting:
     def count(self) -> tuple[int, int]:
         """Tokens that were generated, and requests."""
         with urllib.request.urlopen(self.url.removesuffix("/v1") + "/count", timeout=60) as answer:
-            found = json.load(answer)
-        return found["tokens"], found["requests"]
+            reply = json.load(answer)
+        return reply["tokens"], reply["requests"]
 
 
 @contextmanager

@@ -69,8 +69,8 @@ def difference(forecast: Forecast, text: Forecast, test: Sequence[Trace], measur
         ours, theirs = (getattr(evaluate(f.take(rows), some, resamples=1).overall, measure) for f in (forecast, text))
         return float(np.nan if ours is None or theirs is None else ours - theirs)
 
-    found = [gain(rng.integers(len(test), size=len(test))) for _ in range(RESAMPLES)]
-    low, high = np.nanquantile(found, (0.025, 0.975))
+    gains = [gain(rng.integers(len(test), size=len(test))) for _ in range(RESAMPLES)]
+    low, high = np.nanquantile(gains, (0.025, 0.975))
     return f"{gain(np.arange(len(test))):+.3f} ({low:+.2f} to {high:+.2f})"
 
 

@@ -1,7 +1,7 @@
 """What the gateway costs: beside LiteLLM's proxy, Portkey's, and aiohttp that only passes on, before one server.
 
     python benchmarks/gateway.py [--in-flight 1,4,16,64] [--rounds 3] [--requests 300]
-    python benchmarks/gateway.py --memory 200000          the memory of the gateway over so many requests
+    python benchmarks/gateway.py --memory 200000          the memory of the gateway over that many requests
     python benchmarks/gateway.py --parts                  what forecasts and decisions cost, alone and together
 
 Budgets are on, in all that have them. Rounds are interleaved: each gateway is measured in turn, several times, so
@@ -48,7 +48,7 @@ def body(number: int, stream: bool) -> dict:
 
 
 async def load(url: str, requests: int, in_flight: int, stream: bool, more: dict[str, str] | None = None) -> np.ndarray:
-    """Seconds of each request; so many are under way at any time."""
+    """Seconds of each request, with a fixed number in flight."""
     seconds, numbers = [], iter(range(requests))
     headers = {"Authorization": "Bearer sk-any", **(more or {})}
 
@@ -68,19 +68,19 @@ async def load(url: str, requests: int, in_flight: int, stream: bool, more: dict
 @contextmanager
 def started(upstream: str, folder: Path) -> Iterator[dict[str, Running]]:
     with ExitStack() as stack:
-        found = {
+        running = {
             "aiohttp": stack.enter_context(pass_through(upstream, folder / "aiohttp")),
             "shadowprice": stack.enter_context(shadowprice(upstream, f"{BUDGET}/day", folder / "shadowprice")),
         }
         if LITELLM.exists():
-            found["litellm"] = stack.enter_context(litellm(upstream, BUDGET, folder / "litellm", fast=True))
+            running["litellm"] = stack.enter_context(litellm(upstream, BUDGET, folder / "litellm", fast=True))
         else:
             print("without LiteLLM: it is not installed", file=sys.stderr)
         if PORTKEY.exists() and shutil.which("node"):
-            found["portkey"] = stack.enter_context(portkey(upstream, folder / "portkey"))
+            running["portkey"] = stack.enter_context(portkey(upstream, folder / "portkey"))
         else:
             print("without Portkey's gateway: it is not installed, or node is not", file=sys.stderr)
-        yield found
+        yield running
 
 
 def compare(in_flight: list[int], rounds: int, requests: int) -> bool:
@@ -147,15 +147,15 @@ def memory(requests: int) -> bool:
         server = stack.enter_context(counting_server())
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         way = stack.enter_context(shadowprice(server.url, f"{BUDGET}/day", folder))
-        found = []
+        megabytes = []
         print("| requests | memory, MB | requests a second |\n|---|---|---|")
         for part in range(10):
             start = time.perf_counter()
             asyncio.run(load(way.url, requests // 10, 64, bool(part % 2)))
-            found.append(way.memory())
+            megabytes.append(way.memory())
             rate = requests / 10 / (time.perf_counter() - start)
-            print(f"| {(part + 1) * requests // 10:,} | {found[-1]:.1f} | {rate:,.0f} |", flush=True)
-    return max(found[1:]) < 1.1 * found[1]
+            print(f"| {(part + 1) * requests // 10:,} | {megabytes[-1]:.1f} | {rate:,.0f} |", flush=True)
+    return max(megabytes[1:]) < 1.1 * megabytes[1]
 
 
 def parts() -> bool:
@@ -174,9 +174,9 @@ def parts() -> bool:
         start = time.process_time()
         for _ in range(times):
             call()  # type: ignore[operator]
-        taken = 1e6 * (time.process_time() - start) / times / each
-        print(f"| {name} | {taken:.0f} |", flush=True)
-        return taken
+        microseconds = 1e6 * (time.process_time() - start) / times / each
+        print(f"| {name} | {microseconds:.0f} |", flush=True)
+        return microseconds
 
     print("| part | CPU, microseconds a request |\n|---|---|")
     alone = measured("forecast, alone", 1, lambda: predictor.predict([Request("", texts[0])]))

@@ -107,11 +107,11 @@ class Running:
         self.process.wait()
 
     def _pids(self) -> list[int]:
-        found = [self.process.pid]
-        for pid in found:
+        pids = [self.process.pid]
+        for pid in pids:
             for task in Path(f"/proc/{pid}/task").iterdir():
-                found += map(int, (task / "children").read_text().split())
-        return found
+                pids += map(int, (task / "children").read_text().split())
+        return pids
 
 
 def free_port() -> int:

@@ -42,8 +42,8 @@ async def raw(port: int, *parts: bytes, pause: float = 0.0, patience: float = 60
                 if listening.done():
                     break
                 await asyncio.sleep(pause)
-        found = await asyncio.wait_for(listening, patience)
-        return found[9:12].decode() if found.startswith(b"HTTP/1.1 ") else "closed"
+        line = await asyncio.wait_for(listening, patience)
+        return line[9:12].decode() if line.startswith(b"HTTP/1.1 ") else "closed"
     except ConnectionError:
         return "closed"
     except TimeoutError:

@@ -18,7 +18,7 @@ import orjson
 
 @contextmanager
 def instant_server(tokens: int = 16) -> Iterator[str]:
-    """The base URL of a server whose answers have so many tokens, one event each."""
+    """The base URL of a server whose answers have this many tokens, one event each."""
     receiver, sender = multiprocessing.Pipe(duplex=False)
     server = multiprocessing.get_context("spawn").Process(target=_serve, args=(sender, tokens), daemon=True)
     server.start()

@@ -40,11 +40,13 @@ def main() -> int:
         tokens, units = share * QUERIES, share * QUERIES * 1000
         alone = seconds(lambda tokens=tokens: clear(one, tokens))
         together = seconds(lambda units=units: clear_menu(menu, units))
-        found = clear_menu(menu, units)
-        whole = seconds(lambda units=units, found=found: whole_grants(menu, found, units), 2)
+        cleared = clear_menu(menu, units)
+        whole = seconds(lambda units=units, cleared=cleared: whole_grants(menu, cleared, units), 2)
         ratio = together / alone
         worst = max(worst, ratio)
-        print(f"{share * 1000:>14,}  {alone:>9.3f}  {together:>7.3f}  {whole:>7.3f}  {ratio:>6.1f}  {found.gap:>8.1e}")
+        print(
+            f"{share * 1000:>14,}  {alone:>9.3f}  {together:>7.3f}  {whole:>7.3f}  {ratio:>6.1f}  {cleared.gap:>8.1e}"
+        )
     print(f"\nlargest ratio {worst:.1f}, at most {MOST:g} allowed")
     return worst > MOST
 

@@ -61,14 +61,14 @@ Cells = dict[tuple[str, float], dict[str, float]]
 def cells(pool: Pool, times: Sequence[float] = ALL, seeds: int = 5) -> Cells:
     """Percent correct by stream and budget: {"clear": .., "clear metered": .., ..}."""
     budgets = {max(1, round(each * pool.median)): each for each in times}
-    found: Cells = {}
+    by_cell: Cells = {}
     for row in compare(
         "", pool, streams=list(STREAMS), budgets=list(budgets), policies=POLICIES, seeds=seeds, queries=QUERIES
     ):
         own = row["accounting"] == "reserved" or row["policy"] in ("index", "oracle")
         name = row["policy"] if own else f"{row['policy']} metered"
-        found.setdefault((row["stream"], budgets[row["budget"]]), {})[name] = row["solved"]
-    return found
+        by_cell.setdefault((row["stream"], budgets[row["budget"]]), {})[name] = row["solved"]
+    return by_cell
 
 
 def gap(cell: dict[str, float]) -> float:

@@ -77,9 +77,9 @@ def main() -> None:
         one = correct_with(traces, forecast, budget, 1, np.random.default_rng(0))
         cells = []
         for workers in (2, 4, 8, 16):
-            found = [correct_with(traces, forecast, budget, workers, np.random.default_rng(s)) for s in range(seeds)]
-            spread = 1.96 * np.std(found, ddof=1) / np.sqrt(seeds)
-            cells.append(f"{np.mean(found):8.1f} ± {spread:5.1f} ")
+            correct = [correct_with(traces, forecast, budget, workers, np.random.default_rng(s)) for s in range(seeds)]
+            spread = 1.96 * np.std(correct, ddof=1) / np.sqrt(seeds)
+            cells.append(f"{np.mean(correct):8.1f} ± {spread:5.1f} ")
         print(f"{times:8} {one:9} " + " ".join(f"{cell:>17}" for cell in cells), flush=True)
 
 

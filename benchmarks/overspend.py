@@ -15,7 +15,7 @@ answers. The exit code is 1 if ours is ever over.
     restarted       the same, with all processes killed (kill -9) and started again after every 100 requests
     later           two workers; LiteLLM's share a Redis, whose counters expire: again after 75 seconds
     barrier         1,000 clients that start at one moment: streams and not, some leave, some retry; two workers
-    killed          kill -9 and restart in the middle of streams, again and again
+    killed          kill -9 and restart in the middle of streams, repeatedly
     roll-over       a budget per minute, and requests all the time while two minutes end: three budgets in all
 """
 

@@ -69,8 +69,10 @@ def main() -> None:
         size = source.stat().st_size / 1e6
         print(f"{lines:,} lines, {size:.0f} MB; parsed and rewritten with orjson in {plain:.1f} s")
         for policy in ("clear", "expected"):
-            taken, peak = plan(source, policy)
-            print(f"plan --policy {policy}: {taken:.1f} s, {taken / plain:.1f} times as long; {peak:.0f} MB at most")
+            seconds, peak = plan(source, policy)
+            print(
+                f"plan --policy {policy}: {seconds:.1f} s, {seconds / plain:.1f} times as long; {peak:.0f} MB at most"
+            )
 
 
 if __name__ == "__main__":

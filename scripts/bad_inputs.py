@@ -93,7 +93,7 @@ CASES = [
     ("a limit that is a text", "plan limit.jsonl --budget 1k"),
     ("a budget of 0", "plan q.csv --budget 0 --quiet --out - --errors /dev/null"),
     ("a negative budget", "plan q.csv --budget -5"),
-    ("a budget that is no number", "plan q.csv --budget abc"),
+    ("a budget that is not a number", "plan q.csv --budget abc"),
     ("a point that may separate thousands", "plan q.csv --budget 200.000"),
     ("half a token", "plan q.csv --budget 1.5"),
     ("money without prices", "plan q.csv --budget $5"),

@@ -98,9 +98,9 @@ def table(record: frontier.Record) -> str:
     budgets = record["meta"]["budgets"][:_COLUMNS]
     lines = [f"| policy | {' | '.join(f'{budget:,}' for budget in budgets)} | command |", "|---" * (_COLUMNS + 2) + "|"]
     for (policy, accounting), name in _ROWS.items():
-        found = [rows[policy, accounting, budget] for budget in budgets]
-        cells = [f"{row['solved']:.1f} ({row['ci_low']:.1f} to {row['ci_high']:.1f})" for row in found]
-        lines.append(f"| {name} | {' | '.join(cells)} | {_command(found[0])} |")
+        of_policy = [rows[policy, accounting, budget] for budget in budgets]
+        cells = [f"{row['solved']:.1f} ({row['ci_low']:.1f} to {row['ci_high']:.1f})" for row in of_policy]
+        lines.append(f"| {name} | {' | '.join(cells)} | {_command(of_policy[0])} |")
     return "\n".join(lines) + "\n"
 
 

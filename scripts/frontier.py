@@ -67,15 +67,15 @@ def draw(record: Record, path: Path) -> None:
 
 def drift(record: Record, figure: Path) -> list[str]:
     """What has changed since: the package, its data, the figure, or results, a part of which is computed again."""
-    meta, found = record["meta"], []
+    meta, problems = record["meta"], []
     if meta["shadowprice"] != shadowprice.__version__:
-        found.append(f"it was recorded by version {meta['shadowprice']}")
+        problems.append(f"it was recorded by version {meta['shadowprice']}")
     shipped = {about["sha256"] for splits in shipped_sets().values() for about in splits.values()}
     if not shipped.issuperset(file["sha256"] for file in meta["files"]):
-        found.append("it was recorded on other traces than are shipped")
+        problems.append("it was recorded on other traces than are shipped")
     if meta["matplotlib"] == mpl.__version__ and not _draws(record, figure):
-        found.append(f"{figure.name} does not show what was recorded")
-    return found + _recomputed(record)
+        problems.append(f"{figure.name} does not show what was recorded")
+    return problems + _recomputed(record)
 
 
 def _draws(record: Record, figure: Path) -> bool:
@@ -101,10 +101,10 @@ def _recomputed(record: Record) -> list[str]:
         queries=QUERIES,
     )
     then = {(row["policy"], row["accounting"], row["budget"]): row for row in record["rows"]}
-    found = []
+    problems = []
     for row in again:
         cell = row["policy"], row["accounting"], row["budget"]
         for name in ("solved", "ci_low", "ci_high", "tokens_spent"):
             if cell not in then or abs(row[name] - then[cell][name]) > _CLOSE:
-                found.append(f"{name} of {' '.join(map(str, cell))} is {row[name]:.1f} now")
-    return found
+                problems.append(f"{name} of {' '.join(map(str, cell))} is {row[name]:.1f} now")
+    return problems

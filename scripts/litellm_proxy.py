@@ -133,12 +133,12 @@ def main() -> int:
         for number, (name, more) in enumerate(WAYS.items()):
             before = server.tokens_predicted()
             (place := folder / str(number)).mkdir()
-            found = run(url, place, options.budget, more)
+            totals = run(url, place, options.budget, more)
             counted = server.tokens_predicted() - before
-            spent, lost, finished = found["spent"], found["charged_for_none"], found["outcomes"].get("finished", 0)
-            print(f"| {name} | {finished} | {spent:,} | {counted:,} | {lost} | {found['longer']} |", flush=True)
-            exact &= spent - lost <= counted <= spent and not found["longer"] and not found["flags"]
-            exact &= found["sources"] == ["server"]
+            spent, lost, finished = totals["spent"], totals["charged_for_none"], totals["outcomes"].get("finished", 0)
+            print(f"| {name} | {finished} | {spent:,} | {counted:,} | {lost} | {totals['longer']} |", flush=True)
+            exact &= spent - lost <= counted <= spent and not totals["longer"] and not totals["flags"]
+            exact &= totals["sources"] == ["server"]
     return 0 if exact else 1
 
 

@@ -46,11 +46,11 @@ async def run(options: argparse.Namespace) -> int:
                 **settings,
             ) as live:
                 await live.execute()
-                found, spent, budget = live.results(), live.spent, live.budget
+                results, spent, budget = live.results(), live.spent, live.budget
         exceeded |= spent > budget
-        counted = sum(result.usage.output for result in found)
+        counted = sum(result.usage.output for result in results)
         name = "with landings" if landing else "without"
-        print(f"| {name}, live | {_counts(found)} | {spent:,} of {budget:,} | {counted:,} |")
+        print(f"| {name}, live | {_counts(results)} | {spent:,} of {budget:,} | {counted:,} |")
         simulated = sp.simulate(traces, options.budget, forecaster=forecaster, **settings)
         print(f"| {name}, simulated | {_counts(simulated.results)} | {simulated.spent:,} | |", flush=True)
     return int(exceeded)

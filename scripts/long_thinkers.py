@@ -30,8 +30,8 @@ def first_appearance(trace: Trace) -> float | None:
     gold, text = trace.gold.replace(",", "").strip(), trace.response or ""
     if not re.fullmatch(r"-?\d+(\.\d+)?", gold):
         return None
-    found = re.search(rf"(?<![\d.]){re.escape(gold)}(?![\d]|\.\d)", text.replace(",", ""))
-    return None if found is None else trace.tokens * found.end() / max(1, len(text.replace(",", "")))
+    match = re.search(rf"(?<![\d.]){re.escape(gold)}(?![\d]|\.\d)", text.replace(",", ""))
+    return None if match is None else trace.tokens * match.end() / max(1, len(text.replace(",", "")))
 
 
 def main(path: str) -> None:

@@ -159,9 +159,9 @@ async def run(folder: Path, fault: str, seconds: float, accounting: str) -> Ende
         out, errors = await process.communicate()
         if process.returncode not in (0, 3):
             raise SystemExit(errors.decode())
-        found = json.loads(out)
-    unfinished = sum(found["outcomes"].get(outcome, 0) for outcome in ("failed", "not_sent"))
-    return Ended(found["correct"], found["spent"], server.generated, server.failed, unfinished)
+        summary = json.loads(out)
+    unfinished = sum(summary["outcomes"].get(outcome, 0) for outcome in ("failed", "not_sent"))
+    return Ended(summary["correct"], summary["spent"], server.generated, server.failed, unfinished)
 
 
 async def compare(faults: list[str], lengths: list[float]) -> bool:

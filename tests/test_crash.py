@@ -263,7 +263,7 @@ def test_a_second_ctrl_c_stops_at_once(starter, tmp_path):
         run.start()
         until(lambda: len(slow.requests) == CONCURRENCY)
         starter.kill(signal.SIGINT)
-        until(lambda: "finishing what is under way" in (run.folder / "log").read_text())
+        until(lambda: "finishing requests in flight" in (run.folder / "log").read_text())
         starter.kill(signal.SIGINT)
         assert starter.wait(30) == 130
         assert run.check_that_nothing_is_lost([]) == CAP * CONCURRENCY

@@ -156,7 +156,7 @@ class Asking:
         return estimates_in(self.ledger, requests or self.requests)
 
     def forecast(self, estimates):
-        return with_estimates(Thousands().predict(self.requests), self.requests, estimates.found).tokens.tolist()
+        return with_estimates(Thousands().predict(self.requests), self.requests, estimates.tokens_of).tokens.tolist()
 
 
 @pytest.fixture
@@ -170,7 +170,7 @@ class TestAsking:
     def test_numbers_are_asked_for_in_few_tokens_and_paid(self, asking):
         with hostile.Server(teaches(by_size)) as server:
             found = asking.ask(server.url)
-        assert found.found == {f"q{i}": 10 * i + 10 for i in range(6)}
+        assert found.tokens_of == {f"q{i}": 10 * i + 10 for i in range(6)}
         assert (found.asked, found.retried, found.fell_back) == (6, 0, 0)
         assert found.tokens == asking.ledger.spent == server.generated == 6
         for request in server.requests:
@@ -180,7 +180,7 @@ class TestAsking:
     def test_a_reply_that_is_not_a_number_is_asked_for_once_more_and_more_strictly(self, asking):
         with hostile.Server(teaches("Well, let me see.", by_size)) as server:
             found = asking.ask(server.url)
-        assert found.found["q2"] == 30
+        assert found.tokens_of["q2"] == 30
         assert (found.asked, found.retried, found.fell_back, found.tokens) == (6, 6, 0, 6 * 4 + 6)
         assert [STRICTLY in r.body["messages"][-1]["content"] for r in server.requests] == [False] * 6 + [True] * 6
 
@@ -205,12 +205,12 @@ class TestAsking:
             await reply.end()
 
         with hostile.Server(cut) as server:
-            assert asking.ask(server.url).found == {}
+            assert asking.ask(server.url).tokens_of == {}
 
     def test_only_those_without_a_number_fall_back(self, asking):
         with hostile.Server(teaches(lambda text: "50" if "30" in text else "no idea")) as server:
             found = asking.ask(server.url)
-        assert found.found == {"q2": 50}
+        assert found.tokens_of == {"q2": 50}
         assert asking.forecast(found) == [1000, 1001, 50, 1003, 1004, 1005]
 
     def test_no_request_is_asked_about_again(self, asking):
@@ -287,7 +287,7 @@ class TestAsking:
             found = asking.ask(server.url, rates=rates)
             assert (found.fell_back, found.tokens) == (0, 6)
             assert asking.ledger.spent == 6 * (5 * 1000 + 4000)
-            assert found.found["q2"] == 30
+            assert found.tokens_of["q2"] == 30
         asking = Asking(make(tmp_path / "less"), budget=10**8)
         with asking.ledger, hostile.Server(teaches("so " * 40)) as server:
             found = asking.ask(server.url, rates=rates, most=4_000_000)

@@ -57,7 +57,7 @@ __all__ = [
     "write_traces",
 ]
 
-# Names are looked up when first used, so that `shadowprice --help` need not wait for NumPy. Those that need an extra
+# Names are imported when first used, so that `shadowprice --help` does not wait for NumPy. Those that need an extra
 # are not in __all__.
 _HOME = {
     "shadowprice.backends.llamacpp": ["LlamaCppBackend"],

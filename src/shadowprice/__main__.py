@@ -1,4 +1,4 @@
-"""The command: `shadowprice`, or `python -m shadowprice` where the script is not on the path."""
+"""The command: `shadowprice`, or `python -m shadowprice` if the script is not on the path."""
 
 import os
 import signal
@@ -9,14 +9,14 @@ _INTERRUPTED = 130
 
 
 def main() -> int:
-    """Runs the command. Ctrl-C ends it without a traceback, also during imports and after its work is done."""
+    """Runs the command. Ctrl-C ends it without a traceback, even during imports and after its work is done."""
     _exit_on_ctrl_c(_INTERRUPTED, b"shadowprice: interrupted; nothing was written\n")
     from shadowprice.cli import main as command
 
     _handle_ctrl_c(signal.default_int_handler)
     try:
         code = command()
-    except KeyboardInterrupt:  # outside of the part that handles it with a message
+    except KeyboardInterrupt:  # outside the part that handles it with a message
         code = _INTERRUPTED
     _exit_on_ctrl_c(code)
     return code

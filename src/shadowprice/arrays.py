@@ -1,4 +1,4 @@
-"""Numbers from a caller as float64 arrays, checked."""
+"""Checks of numbers that a caller gives, as float64 arrays."""
 
 from __future__ import annotations
 

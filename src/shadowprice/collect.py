@@ -1,4 +1,4 @@
-"""Collecting traces: questions answered under a large cap and graded, the data that forecasters learn from."""
+"""Collecting traces: answers to questions under a large cap, graded. Forecasters learn from them."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from shadowprice.engine.fixed import Ages, Fixed
 from shadowprice.errors import InputError
 from shadowprice.formats.limits import LIMIT_FIELDS
 from shadowprice.formats.questions import Question
-from shadowprice.formats.results import parse_chunk, parse_result
+from shadowprice.formats.results import parse_result
 from shadowprice.formats.templates import PLAIN, prompted
 from shadowprice.grading import check_code_grading, grade
 from shadowprice.grading.answers import boxes
-from shadowprice.run_folder import charged_before, place_of
+from shadowprice.run_folder import restore
 from shadowprice.summary import flags_of
 from shadowprice.types import Completion, Request, Result, Trace
 
-_CHARACTERS = 4  # of a token, where a length has to be guessed from a text
+_CHARACTERS = 4  # per token, if a length has to be estimated from a text
 
 
 def requests_for(
@@ -45,7 +45,7 @@ def requests_for(
 
 
 def budget_for(requests: Sequence[Request], max_tokens: int, probe: Ages | None) -> int:
-    """What answering and probing everything may cost."""
+    """The most tokens that answering and probing all requests can take."""
     return len(requests) * (max_tokens + (probe.most if probe else 0))
 
 
@@ -61,20 +61,11 @@ async def collect(
     progress: Progress | None = None,
     on_event: Callable[[Progress], None] = lambda progress: None,
 ) -> Progress:
-    """Answers all requests with `max_tokens` each, and probes the answers; continues from what the ledger holds."""
+    """Answers all requests with `max_tokens` each, and probes the answers. Continues from what is in the ledger."""
     scheduler = Fixed(max_tokens, probe=probe)
     scheduler.add(requests)
-    place = {request.id: index for index, request in enumerate(requests)}
-    for name, line in ledger.chunks():
-        part, sample, landing = parse_chunk(line)
-        if not ledger.has_result(name):
-            scheduler.restore(place_of(name, place), part, sample=sample, landing=landing)
     progress = progress or Progress(ledger.budget)
-    for name, line in ledger.results():
-        result = parse_result(line)
-        progress.outcomes[result.outcome] += 1
-        scheduler.restore(place_of(name, place), result)
-    scheduler.charged(charged_before(ledger, place))
+    restore(scheduler, ledger, requests, progress)
     return await execute(
         scheduler,
         ledger,
@@ -97,10 +88,10 @@ def graded(
     template: str = PLAIN,
     unsafe_code: bool = False,
 ) -> Iterator[Trace]:
-    """The answers as traces, in the order of the questions; what failed is left out.
+    """The answers as traces, in the order of the questions; failed requests are left out.
 
     results      lines of the ledger, by request
-    unsafe_code  programs in answers are run even where there is no sandbox
+    unsafe_code  run programs in answers even without a sandbox
     """
     for question in questions:
         for sample in range(samples):
@@ -128,7 +119,7 @@ def graded(
 
 
 def _length(answer: Completion) -> int:
-    """The tokens of an answer; what the server did not count was charged its limit, which is not its length."""
+    """The length of an answer. If the server did not count it, the whole limit was charged, which is not its length."""
     if answer.usage_source != "assumed" or answer.finish == "length":
         return answer.tokens
     return min(answer.tokens, max(answer.certain, len(answer.text) // _CHARACTERS))
@@ -142,7 +133,7 @@ def _extra(question: Question, result: Result, template: str, unsafe_code: bool)
     if result.completion and (flags := flags_of(result.completion)):
         extra["flags"] = list(flags)
     if probes := result.extra.get("probes"):
-        # Age -> whether the final answer stated there is correct, its tokens, and the answer.
+        # By age: whether the final answer stated there is correct, its tokens, and the answer.
         extra["landed"] = {
             age: [_is_correct(question, LANDING + text, unsafe_code), tokens, boxes(LANDING + text)]
             for age, (text, tokens) in probes.items()
@@ -151,7 +142,7 @@ def _extra(question: Question, result: Result, template: str, unsafe_code: bool)
 
 
 def _is_correct(question: Question, answer: str, unsafe_code: bool, *, truncated: bool = False) -> bool | None:
-    """None if the correct answer is unknown."""
+    """Whether the answer is correct; None if the correct answer is unknown."""
     if not question.gold:
         return None
     options = {**question.options, "unsafe": unsafe_code} if question.grader == "code" else question.options
@@ -171,10 +162,10 @@ def check_programs(questions: Sequence[Question], *, unsafe_code: bool = False) 
     for question in programs:
         wanted |= _imported(question.gold) | _imported(question.options.get("prompt", ""))
     tests = f"from importlib.util import find_spec\nmissing = [m for m in {sorted(wanted)} if not find_spec(m)]\n"
-    found = grade("code", "pass", f"{tests}assert not missing, 'no ' + ', '.join(missing)", unsafe=unsafe_code)
-    if not found.correct:
-        fix = "grade on another machine" if found.correct is None else "pip install what they import beside shadowprice"
-        raise InputError(f"tests cannot run here: {found.detail.removeprefix('AssertionError: ')}", fix=fix)
+    trial = grade("code", "pass", f"{tests}assert not missing, 'no ' + ', '.join(missing)", unsafe=unsafe_code)
+    if not trial.correct:
+        fix = "grade on another machine" if trial.correct is None else "pip install what they import beside shadowprice"
+        raise InputError(f"tests cannot run here: {trial.detail.removeprefix('AssertionError: ')}", fix=fix)
     return level
 
 

@@ -3,11 +3,11 @@
 A budget is a whole number of *units*, and `Rates` say how many units a token of each kind costs:
 
     TOKENS            a unit is an output token, and prompts are free, as in the paper: `200000`, `200k`, `256/query`
-    ALL_TOKENS        a unit is a token of any kind: prompts count, each time they are sent
+    ALL_TOKENS        a unit is a token of any kind: prompts count each time they are sent
     Rates.dollars()   a unit is a nano-dollar: `$5` or `$0.002/query`
 
-A request's cost is known only when it has ended. Before it is sent its bound is known: every token of the prompt
-at the input rate, and every token it may generate at the output rate. The bound is what is reserved.
+The cost of a request is known only when it has ended. Its bound is known before it is sent: every token of the prompt
+at the input rate, and every token that it may generate at the output rate. The bound is what is reserved.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _FRAME = 256  # tokens that a chat template may add to a prompt
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What a million tokens of each kind cost, in units; the default counts output tokens and nothing else."""
+    """Units per million tokens of each kind; the default counts output tokens only."""
 
     input: int = 0
     cached: int = 0
@@ -45,7 +45,7 @@ class Rates:
 
     @classmethod
     def dollars(cls, input: float | str, output: float | str, cached: float | str | None = None) -> Rates:
-        """From dollars per million tokens, as in price lists; cached input costs as much as input unless given."""
+        """Rates in dollars per million tokens, as in price lists; `cached` defaults to `input`."""
         read = _nano_dollars(input, "input")
         cheaper = read if cached is None else _nano_dollars(cached, "cached input")
         generated = _nano_dollars(output, "output")
@@ -60,11 +60,11 @@ class Rates:
 
     @property
     def priced(self) -> bool:
-        """Whether a cost is more than a count of output tokens: prompts may cost something, and are bounded."""
+        """Whether more than output tokens counts: prompts may cost something, and need a bound."""
         return self is not TOKENS and self != TOKENS
 
     def cost(self, usage: Usage) -> int:
-        """In whole units, rounded up."""
+        """The cost of this usage in whole units, rounded up."""
         if self is TOKENS:
             return usage.output
         total = usage.input * self.input + usage.cached * self.cached + usage.output * self.output
@@ -77,13 +77,13 @@ class Rates:
         return -(-(prompt * max(self.input, self.cached) + limit * self.output) // _MILLION)
 
     def limit(self, prompt: int, units: int) -> int:
-        """The largest limit whose bound is within `units`; 0 if the prompt alone is above them."""
+        """The largest limit whose bound is within `units`; 0 if the prompt alone exceeds them."""
         if self is TOKENS:
             return max(0, units)
         return max(0, (units * _MILLION - prompt * max(self.input, self.cached)) // self.output)
 
     def entry(self, prompt: int) -> float:
-        """What reading a prompt costs, in output tokens."""
+        """The most that reading a prompt costs, in output tokens."""
         return prompt * max(self.input, self.cached) / self.output
 
 
@@ -108,7 +108,7 @@ def prompt_bound(body: Mapping[str, Any]) -> int:
 
 
 def prompts_in_words() -> str:
-    """Why nothing may fit into a small budget that counts prompts."""
+    """Explains why no request may fit into a small budget that counts prompts."""
     return f"a prompt counts as its bytes and {_FRAME} tokens until a server has counted it: raise --budget"
 
 

@@ -1,4 +1,4 @@
-"""What can go wrong, as one tree.
+"""All errors that the package raises, as one tree.
 
     ShadowpriceError
     ├── InputError        a file, a line or an argument is invalid; says where and how to fix it
@@ -24,7 +24,7 @@ from shadowprice.redact import redact
 
 
 class ShadowpriceError(Exception):
-    """The root: catch this to catch everything the package raises on purpose."""
+    """The base class: catch it to catch everything that the package raises on purpose."""
 
 
 class InputError(ShadowpriceError, ValueError):
@@ -73,13 +73,13 @@ class Overdrawn(LedgerError):
 class BackendError(ShadowpriceError):
     """A model did not answer.
 
-    tokens  what the failed attempt generated: 0 if nothing; None if that is unknown: then the whole limit is charged
+    tokens  how many the failed attempt generated; None if unknown: then the whole limit is charged
     cause   a few words that failures of the same kind share: "503", "connection refused (127.0.0.1:8000)"
     sent    whether a server received the request; if so, only the server can know that it generated nothing
     """
 
     def __init__(self, message: str, *, tokens: int | None, cause: str = "", sent: bool = True) -> None:
-        # A message from a server may contain half a character, which no file can hold, or the key.
+        # A message from a server may contain the key, or half a character, which cannot be written to a file.
         super().__init__(redact(message.encode(errors="replace").decode()))
         self.tokens, self.sent = tokens, sent
         self.cause = redact(cause.encode(errors="replace").decode()) or str(self)

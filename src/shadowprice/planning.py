@@ -1,10 +1,10 @@
-"""From requests and a budget to a token limit for every request.
+"""Divides a budget among requests: a token limit for each.
 
     plan = shadowprice.plan("requests.jsonl", budget="200k")
     plan.write("planned.jsonl", errors="declined.jsonl")
 
 A file is read twice, one line at a time: `plan` forecasts every request and divides the budget, `Plan.write` puts the
-limits into the lines. In between only a few numbers per request are kept, so that the file may be larger than memory.
+limits into the lines. In between only a few numbers per request are kept, so the file may be larger than memory.
 """
 
 from __future__ import annotations
@@ -57,18 +57,19 @@ def plan(
     prices: Rates | None = None,
     progress: Progress = lambda lines, stage: lines,
 ) -> Plan:
-    """Divide `budget` among `requests`.
+    """Divides `budget` among `requests`.
 
     requests     the path of an OpenAI Batch file, or a list of questions, request bodies or batch lines
     budget       tokens for all answers together: 200000, "200k", "1.5M", "256/query"; with `rates`, "$5"
-    forecaster   by default the one that the package ships
-    max_tokens   no answer gets more than this
-    limit_field  the field that limits chats, "max_completion_tokens" or "max_tokens"; if given, other limits in the
-                 body are lowered as well
+    policy       a name in `POLICIES`
+    forecaster   default: the one in the package
+    max_tokens   the most tokens that an answer may get
+    limit_field  the field with the limit of a chat, "max_completion_tokens" or "max_tokens"; if given, other limits
+                 in the body are lowered as well
     options      of the policy
-    label        the name of the requests in errors
-    rates        what tokens cost in the budget; `cost.ALL_TOKENS`: prompts count, too
-    prices       in dollars, to show beside a budget of tokens
+    label        what error messages call the requests
+    rates        units per token in the budget; `cost.ALL_TOKENS`: prompts count, too
+    prices       in dollars, to show the cost of a budget in tokens
     """
     chosen = dict(options or {})
     # Invalid arguments are reported before a long file is read.
@@ -123,19 +124,19 @@ def plan(
 class Plan:
     """What each request may use, and what that is expected to buy.
 
-    requests       how many there are
+    requests       the number of requests
     budget         in units of `rates`: output tokens, unless others were given
-    granted        tokens that the limits add up to
+    granted        the sum of the limits, in tokens
     cost           the most units that the planned requests can cost, never more than `budget`
-    admitted       how many requests have a grant
-    declined       how many have none
-    price          utility per token at which demand meets the budget; with `utility`, `bound` and `status` None for
-                   policies that set no price (see `Allocation`)
+    admitted       the number of requests with a grant
+    declined       the number of requests without one
+    price          utility per token at which demand meets the budget. `price`, `utility`, `bound` and `status` are None
+                   for policies that set no price (see `Allocation`)
     more_budget    10% of the budget
     more_admitted  how many more requests would be admitted with 10% more
     more_utility   what 10% more is worth at the price
     older_limits   admitted chats that carry `max_tokens` beside `max_completion_tokens`, which OpenAI rejects
-    dollars        the most that the planned requests can cost; None where prices are unknown
+    dollars        the most that the planned requests can cost; None if prices are unknown
     forecast       of all answers of each request together
     limits         tokens per answer, for each request; 0: declined
     grants         tokens for all answers of each request together
@@ -166,7 +167,7 @@ class Plan:
     _progress: Progress = field(repr=False)
 
     def write(self, out: Target, errors: Target) -> None:
-        """Write the admitted requests with their limits to `out` and the declined ones to `errors`, in order.
+        """Writes the admitted requests with their limits to `out` and the declined ones to `errors`, in order.
 
         Both files appear complete or not at all.
         """
@@ -174,7 +175,7 @@ class Plan:
             self.write_to(out_file, error_file)
 
     def write_to(self, out: IO[bytes], errors: IO[bytes]) -> None:
-        """The same, to files that are already open."""
+        """Does the same for open files."""
         lines = self._progress(self._source.read(), "writing")
         try:
             for position, (line, limit) in enumerate(zip(lines, self.limits.tolist(), strict=True)):
@@ -195,25 +196,25 @@ class Plan:
             raise located(too_deep(), self._source.name, line.number) from None
 
     def summary(self) -> dict[str, Any]:
-        """The numbers about the plan as a whole."""
-        return {each.name: getattr(self, each.name) for each in fields(self) if each.repr}
+        """The totals of the plan, for JSON."""
+        return {column.name: getattr(self, column.name) for column in fields(self) if column.repr}
 
     def to_pandas(self) -> pandas.DataFrame:
-        """A row per request: id, its forecast, grant, admitted."""
+        """One row per request: id, forecast, grant, admitted."""
         try:
             import pandas
         except ImportError:
             raise MissingExtra("pandas", "a data frame") from None
         columns: dict[str, Any] = {"id": [line.request.id for line in self._source.read()]}
         self._source.check_unchanged()
-        for each in fields(self.forecast):
-            if (values := getattr(self.forecast, each.name)) is not None:
-                columns[each.name] = np.broadcast_to(values, self.requests)
+        for column in fields(self.forecast):
+            if (values := getattr(self.forecast, column.name)) is not None:
+                columns[column.name] = np.broadcast_to(values, self.requests)
         return pandas.DataFrame({**columns, "grant": self.grants, "admitted": self.grants > 0})
 
 
 def batch_lines(requests: Requests, label: str | None = None) -> list[BatchLine]:
-    """The lines of a batch, all of them."""
+    """All lines of a batch."""
     source = _Source(requests, label)
     if not (lines := list(source.read())):
         raise InputError("has no requests", path=source.name, fix="write one JSON object per line")
@@ -221,7 +222,7 @@ def batch_lines(requests: Requests, label: str | None = None) -> list[BatchLine]
 
 
 class _Source:
-    """Requests that are read more than once: in a file that must not change, or in memory."""
+    """Requests that are read twice: from a file that must not change in between, or from memory."""
 
     def __init__(self, requests: Requests, label: str | None) -> None:
         self._path: str | os.PathLike[str] | None = None
@@ -246,19 +247,19 @@ class _Source:
 
 
 def _version(path: str | os.PathLike[str]) -> tuple[int, int]:
-    found = os.stat(path)
-    return found.st_size, found.st_mtime_ns
+    status = os.stat(path)
+    return status.st_size, status.st_mtime_ns
 
 
 @dataclass(frozen=True)
 class Demand:
-    """What is kept of every request; forecast and cap are for all its answers together."""
+    """What `plan` keeps of every request. Forecast and cap are for all answers to it together."""
 
     forecast: Forecast
     cap: Array
     answers: NDArray[np.int64]
     older_limit: NDArray[np.bool_]
-    prompts: Array  # tokens, at most; 0 where they cost nothing
+    prompts: Array  # bounds, in tokens; 0 if prompts cost nothing
     rates: Rates
     prices: Rates | None
 
@@ -296,7 +297,7 @@ class Demand:
         return cls(together, cap, whole, older, np.frombuffer(prompts), rates, rates if rates.money else prices)
 
     def allocate(self, budget: int, policy: str, options: Mapping[str, Any]) -> tuple[Allocation, NDArray[np.int64]]:
-        """What the policy decides, and tokens for all answers of each request."""
+        """The policy's allocation, and the tokens for all answers of each request."""
         rates = self.rates
         reading = self.prompts * max(rates.input, rates.cached)
         decided, grants = allocate_units(
@@ -311,8 +312,8 @@ class Demand:
         if not rates.priced:
             return int(grants.sum())
         sent = np.flatnonzero(grants)
-        each = zip(self.prompts[sent].tolist(), grants[sent].tolist(), strict=True)
-        return sum(rates.bound(int(prompt), grant) for prompt, grant in each)
+        pairs = zip(self.prompts[sent].tolist(), grants[sent].tolist(), strict=True)
+        return sum(rates.bound(int(prompt), grant) for prompt, grant in pairs)
 
     def dollars(self, grants: NDArray[np.int64]) -> float | None:
         return None if self.prices is None else self.cost(grants, self.prices) / 10**9

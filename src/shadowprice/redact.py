@@ -27,16 +27,16 @@ __all__ = [
 _HIDDEN = "***"
 _SHORTEST = 6  # characters; a shorter word may occur in messages for other reasons
 _SHORTEST_IN_ANSWERS = 8  # longer than in messages, since an answer should not be changed by mistake
-# What local servers are given instead of a key: ordinary words.
+# Ordinary words that users give to local servers instead of a key.
 _PLACEHOLDERS = {
     "anything", "dummy", "dummy-key", "empty", "local", "lm-studio", "no-key", "no-key-required", "none", "not-needed",
     "ollama", "placeholder", "sk-no-key-required", "your-api-key",
 }  # fmt: skip
-_secrets: dict[str, None] = {}  # in all forms in which they may occur, the longest first
+_secrets: dict[str, None] = {}  # in every form in which they may occur, the longest first
 
 
 def register_secret(value: str | None) -> None:
-    """Makes this value a secret: as it is, and in the forms that it has in addresses, JSON, base64 and hex."""
+    """Makes a value a secret, also in the forms that it has in URLs, JSON, base64 and hex."""
     if not value or len(value) < _SHORTEST or value.lower() in _PLACEHOLDERS:
         return
     percent = quote(value, safe="", errors="replace")
@@ -49,25 +49,25 @@ def register_secret(value: str | None) -> None:
 
 
 def _in_base64(value: bytes) -> set[str]:
-    """The value in base64: alone, and as it appears within a longer text, which depends on where it begins there."""
+    """The value in base64: alone, and as part of a longer text, where its form depends on its position."""
     forms = {base64.b64encode(value)}
     for before in range(3):
         whole = base64.b64encode(bytes(before) + value)
-        # A character has 6 bits: those that belong to the value alone.
+        # A character has 6 bits: keep only characters whose bits all belong to the value.
         forms.add(whole[-(-8 * before // 6) : 8 * (before + len(value)) // 6])
     forms |= {form.translate(bytes.maketrans(b"+/", b"-_")) for form in forms}
     return {form.decode() for form in forms}
 
 
 def register_login(user: str, password: str) -> None:
-    """A user name and a password: the password and the header that carries both are secrets."""
+    """Makes a password a secret, and the header that carries it with the user name."""
     register_secret(password)
     if password:
         _add({base64.b64encode(f"{user}:{password}".encode(errors="replace")).decode()})
 
 
 def register_query(parameters: Iterable[tuple[str, str]]) -> None:
-    """The parameters of an address: those with names like `key` and `api-key` are secrets."""
+    """Makes the parameters of a URL secrets if they have names like `key` or `api-key`."""
     for name, value in parameters:
         if _SECRET_NAMES.search(name):
             register_secret(value)
@@ -93,13 +93,13 @@ def holds_secret(text: bytes) -> bool:
 
 
 def redacted_value(value: Any) -> Any:
-    """JSON without the secrets in its texts and names."""
+    """The JSON value with *** in place of every secret in its strings and keys."""
     if isinstance(value, str):
         return redact(value)
     if isinstance(value, list):
-        return [redacted_value(each) for each in value]
+        return [redacted_value(item) for item in value]
     if isinstance(value, dict):
-        return {redact(name): redacted_value(each) for name, each in value.items()}
+        return {redact(name): redacted_value(item) for name, item in value.items()}
     return value
 
 
@@ -110,6 +110,6 @@ _LOGIN = re.compile(r"://[^/\s]*@")  # in an address
 
 
 def clean_environment(environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment without what may be a secret: by its name, or as an address with a password."""
-    given = os.environ if environment is None else environment
-    return {name: value for name, value in given.items() if not _SECRET_NAMES.search(name) and not _LOGIN.search(value)}
+    """The environment without variables that may be secrets, by their name or because they hold a URL with a login."""
+    full = os.environ if environment is None else environment
+    return {name: value for name, value in full.items() if not _SECRET_NAMES.search(name) and not _LOGIN.search(value)}

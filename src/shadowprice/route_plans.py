@@ -1,7 +1,7 @@
-"""A plan with several routes: one batch file for each, and all of them together within one budget in money.
+"""A plan with several routes: one batch file for each, all of them within one budget in money.
 
-As in `planning` the budget is divided once, and every limit counts in full: grants are what the requests can cost at
-most. A request goes to the route that leaves it the largest surplus at the price (`market.menu`).
+As in `planning` the budget is divided once, and every limit counts in full: the most that the requests can cost is
+within the budget. A request goes to the route that leaves it the largest surplus at the price (`market.menu`).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class RoutePlan:
         return {**whole, **more, "status": self.status, "routes": by_route}
 
     def write_to(self, files: Sequence[IO[bytes]], errors: IO[bytes]) -> None:
-        """The requests of each route to its file, with their limits and its model; the others to `errors`."""
+        """Writes the requests of each route to its file, with their limits and its model; the others to `errors`."""
         for place, line in enumerate(self.lines):
             number = int(self.route[place])
             if number == DECLINE:
@@ -85,7 +85,7 @@ def plan_routes(
     *,
     max_tokens: int | None = None,
 ) -> RoutePlan:
-    """Divides `budget` among the requests of a batch, with a forecast of each by route."""
+    """Divides `budget` among the requests of a batch. `forecasts` has one forecast of all requests per route."""
     requests = [line.request for line in lines]
     if several := next((request.id for request in requests if request.answers > 1), None):
         raise InputError(f"request {several!r:.60} asks for several answers", fix="ask for one, or plan without routes")

@@ -1,4 +1,4 @@
-"""Routes that are open: a backend for each, and what is expected of it.
+"""Open routes: a backend and a forecaster for each.
 
     with open_routing(read_routes("routes.toml")) as routing:
         Run(questions, budget="$5", routes=routing)
@@ -43,12 +43,12 @@ __all__ = ["Routing", "open_routing"]
 class Routing(AsyncContext):
     """Routes, with a backend and a forecaster for each, in the same order.
 
-    revisers  by the names of two routes: what an answer of the first says about the second
-    revised   the forecasters whose forecasts they revise; empty: those of the routes
-    names     of the forecasters, as a run folder keeps them
-    together  routes whose forecasters were trained together: how far differences between them can be believed
-    correlation  between the grades of two answers to a question: what several samples are worth
-    agreement    the chance that two wrong answers to a question agree: what votes are worth
+    revisers     by the names of two routes: what an answer of the first says about the second
+    revised      the forecasters whose forecasts they revise; empty: those of the routes
+    names        of the forecasters, as a run folder keeps them
+    together     routes whose forecasters were trained together: how far differences between them can be believed
+    correlation  between the grades of two answers to a question: it says what several samples are worth
+    agreement    the chance that two wrong answers to a question agree: it says what votes are worth
     """
 
     routes: Sequence[Route]
@@ -86,7 +86,7 @@ class Routing(AsyncContext):
         )
 
     def predict(self, requests: Sequence[Request]) -> list[Forecast]:
-        """A forecast of every request by route."""
+        """For each route, a forecast of the requests."""
         return self._predict(self.forecasters, requests)
 
     def predict_revised(self, requests: Sequence[Request]) -> list[Forecast] | None:
@@ -94,12 +94,11 @@ class Routing(AsyncContext):
         return self._predict(self.revised, requests) if self.revised else None
 
     def _predict(self, forecasters: Sequence[Predictor], requests: Sequence[Request]) -> list[Forecast]:
-        """Forecasts of a shared forecaster are made once."""
-        made: dict[int, Forecast] = {}
+        forecasts: dict[int, Forecast] = {}  # by forecaster: a shared one predicts once
         for forecaster in forecasters:
-            if id(forecaster) not in made:
-                made[id(forecaster)] = predict_all(forecaster, requests)
-        return believed([made[id(forecaster)] for forecaster in forecasters], self.together)
+            if id(forecaster) not in forecasts:
+                forecasts[id(forecaster)] = predict_all(forecaster, requests)
+        return believed([forecasts[id(forecaster)] for forecaster in forecasters], self.together)
 
     def check(self, requests: Sequence[Request]) -> None:
         """Raises InputError if a route could never be used."""
@@ -127,14 +126,15 @@ def open_routing(
 ) -> Routing:
     """Connects to every route; nothing is sent yet.
 
-    forecaster  of routes that have none of their own; None: the one that the package ships; `name` identifies it
-    scouts      an answer of one route is evidence for the others, as `train --routes` has learned
+    forecaster  for routes that have none of their own; None: the one in the package
+    name        identifies that forecaster in a run folder
+    scouts      whether an answer of one route revises the forecasts of the others, as learned by `train --routes`
     local       starts a model on this machine; None: with the defaults of `LlamaCppBackend`
     """
     forecasters = [load(route.forecaster) if route.forecaster else None for route in routes]
     if None in forecasters and forecaster is None:
         forecaster = default()
-    chosen: list[Predictor] = [each or forecaster for each in forecasters]  # type: ignore[misc]
+    chosen: list[Predictor] = [own or forecaster for own in forecasters]  # type: ignore[misc]
     names = [_name(Path(route.forecaster), scouts) if route.forecaster else name for route in routes]
     folders = dict.fromkeys(Path(route.forecaster).parent for route in routes if route.forecaster)
     correlation = _mean([load_correlation(folder) for folder in folders], CORRELATION)
@@ -145,24 +145,26 @@ def open_routing(
         for route, own in zip(routes, chosen, strict=True)
     ]
     together = trained_together([route.forecaster for route in routes])
-    # Those that are only connected to come first: a mistake is found before a model is fetched or loaded.
+    # Servers come first: a mistake is found before a model is downloaded or loaded.
     backends = {route.name: _backend(route) for route in routes if route.base_url}
     backends |= {route.name: (local or _local)(route) for route in routes if not route.base_url}
     opened = []
     for route in routes:
         context = getattr(getattr(backends[route.name], "server", None), "context", None)
         opened.append(replace(route, context=context) if route.context is None and context else route)
-    each = [backends[route.name] for route in routes]
-    return Routing(opened, each, chosen, revisers, revised if scouts else (), names, correlation, together, agreement)
+    ordered = [backends[route.name] for route in routes]
+    return Routing(
+        opened, ordered, chosen, revisers, revised if scouts else (), names, correlation, together, agreement
+    )
 
 
 def _mean(learned: Sequence[float | None], otherwise: float) -> float:
-    known = [each for each in learned if each is not None]
+    known = [value for value in learned if value is not None]
     return sum(known) / len(known) if known else otherwise
 
 
 def _name(folder: Path, scouts: bool) -> str:
-    """Identifies a forecaster and what it was trained together with."""
+    """The name of a forecaster in a run folder; it also identifies the revisers and halves it was trained with."""
     others, half = folder.parent / REVISERS, half_folder(folder)
     more = f" with {sha256_of(others)}" if others.exists() else ""
     if scouts and half.exists():
@@ -180,21 +182,21 @@ def _revised(folder: str) -> Predictor:
 
 
 def _revisers(routes: Sequence[Route]) -> dict[tuple[str, str], Reviser]:
-    """Of routes whose forecasters were trained together: they are in one folder."""
+    """The revisers of routes whose forecasters were trained together, which means that they are in one folder."""
     places = {route.name: Path(route.forecaster) for route in routes if route.forecaster}
-    found = {}
+    revisers = {}
     for folder in {place.parent for place in places.values()}:
-        known = load_revisers(folder)
+        by_model = load_revisers(folder)
         inside = {name: place.name for name, place in places.items() if place.parent == folder}
         for one, first in inside.items():
             for other, second in inside.items():
-                if (first, second) in known:
-                    found[one, other] = known[first, second]
-    if not found:
+                if (first, second) in by_model:
+                    revisers[one, other] = by_model[first, second]
+    if not revisers:
         raise InputError(
             "scouts need forecasters that were trained together", fix="make them with `shadowprice train --routes`"
         )
-    return found
+    return revisers
 
 
 def _backend(route: Route) -> Backend:

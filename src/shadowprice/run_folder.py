@@ -13,7 +13,7 @@ import os
 import shutil
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from secrets import token_hex
@@ -23,13 +23,15 @@ from shadowprice import __version__
 from shadowprice.accounts.manifest import FORMAT, MANIFEST, read_manifest
 from shadowprice.accounts.sqlite import Ledger
 from shadowprice.accounts.view import LEDGER, REQUESTS
-from shadowprice.engine.scheduler import Round
+from shadowprice.engine.progress import Progress
+from shadowprice.engine.scheduler import Round, Scheduler
 from shadowprice.errors import InputError, ShadowpriceError
 from shadowprice.formats.asked import asked_lines
 from shadowprice.formats.files import replacing, sync_folder
 from shadowprice.formats.forecasts import forecast_line
 from shadowprice.formats.questions import Gold
-from shadowprice.types import Forecast, Request
+from shadowprice.formats.results import ESTIMATE, parse_chunk, parse_result, route_of_chunk
+from shadowprice.types import Completion, Forecast, Request
 
 # What to do about a folder that holds another run.
 EXISTS = "--resume continues its run; to start a new one, choose other names with --out, or remove it"
@@ -39,8 +41,8 @@ EXISTS = "--resume continues its run; to start a new one, choose other names wit
 class RunFolder:
     """Keeps a run so that it can be resumed after Ctrl-C, a crash or kill -9.
 
-    `asked` is everything that the results depend on. A run can only be resumed with the same values, unless it has
-    cost nothing so far: then it starts anew, with the new ones.
+    `asked` is everything that the results depend on. A run can only be resumed with the same values. If it has cost
+    nothing so far, it starts again with the new ones.
     """
 
     path: Path
@@ -58,10 +60,11 @@ class RunFolder:
         accept_loss: bool = False,
         charge_lost: bool = True,
     ) -> RunFolder:
-        """Creates the folder, or resumes its run: always if `resume`, never if not, by default if the folder exists.
+        """Creates the folder, or resumes its run.
 
-        `accept_loss`: continue with the valid part of a damaged ledger; `charge_lost`: charge what a crash left open
-        (see `shadowprice.accounts.sqlite`).
+        resume       True: the run must exist; False: it must not; None: it is resumed if it exists
+        accept_loss  continue from the valid part of a damaged ledger
+        charge_lost  charge what a crash left open (see `shadowprice.accounts.sqlite`)
         """
         if os.path.lexists(path) if resume is None else resume:
             return cls.resume(path, budget, asked, accept_loss=accept_loss, charge_lost=charge_lost)
@@ -87,13 +90,13 @@ class RunFolder:
             new.mkdir()
             _write(new, manifest)
             Ledger.create(new / LEDGER, budget).close()
-            new.rename(folder)  # it appears complete, so a run killed at any moment can be resumed
+            new.rename(folder)  # the folder appears complete: a run that is killed at any moment can be resumed
             sync_folder(folder)
         except BaseException as error:
             shutil.rmtree(new, ignore_errors=True)
             if isinstance(error, OSError) and os.path.lexists(folder):
                 raise InputError("exists", path=path, fix=EXISTS) from None
-            if isinstance(error, ShadowpriceError):  # it names the file by its place in the new folder
+            if isinstance(error, ShadowpriceError):  # its message names a file in the temporary folder
                 raise InputError(str(error).replace(str(new), str(folder))) from None
             raise
         return cls(folder, manifest, Ledger.reopen(folder / LEDGER))
@@ -136,14 +139,14 @@ class RunFolder:
 
     @property
     def finished(self) -> bool:
-        """Whether nothing is left to do: the run was not stopped early, and no request failed."""
+        """Whether nothing is left to do: the run ended, was not stopped early, and no request failed."""
         summary = self.manifest.get("summary") or {}
         unfinished = summary.get("stopped") or (summary.get("outcomes") or {}).get("failed")
         return bool(self.manifest["done"]) and not unfinished
 
     def rounds(self) -> list[Round]:
-        """The clearings of the run so far. If the run was killed right after one, it is left out, and repeated."""
-        rounds = [Round(**each) for each in self.manifest["rounds"]]
+        """The clearings of the run so far, without one that the run was killed right after: it is repeated."""
+        rounds = [Round(**fields) for fields in self.manifest["rounds"]]
         again = rounds and not self.finished and rounds[-1].budget == self.ledger.available
         return rounds[:-1] if again else rounds
 
@@ -171,7 +174,37 @@ def _write(folder: Path, manifest: dict[str, Any]) -> None:
         file.write(json.dumps(manifest, indent=2).encode() + b"\n")
 
 
-# --- what a resumed run reads from its ledger ---------------------------------------------------
+# --- what a resumed run reads from its ledger ----------------------------------------------------
+
+
+def restore(
+    scheduler: Scheduler,
+    ledger: Ledger,
+    requests: Sequence[Request],
+    progress: Progress,
+    *,
+    vote: Callable[[str, Completion], str | None] | None = None,
+) -> None:
+    """Passes what earlier executions left in the ledger to the scheduler: parts of answers, results and costs.
+
+    vote  for a scheduler of routes: what an answer votes for. It also gets the route of each answer
+    """
+    place = {request.id: index for index, request in enumerate(requests)}
+    for name, line in _without_estimates(ledger.chunks(), place):
+        part, sample, landing = parse_chunk(line)
+        if not ledger.has_result(name):
+            more: dict[str, Any] = {"route": route_of_chunk(line), "vote": vote(name, part)} if vote else {}
+            scheduler.restore(place_of(name, place), part, sample=sample, landing=landing, **more)
+    for name, line in _without_estimates(ledger.results(), place):
+        result = parse_result(line)
+        progress.outcomes[result.outcome] += 1
+        scheduler.restore(place_of(name, place), result)
+    scheduler.charged(charged_before(ledger, place))
+
+
+def _without_estimates(lines: Iterable[tuple[str, bytes]], place: Mapping[str, int]) -> Iterator[tuple[str, bytes]]:
+    """The lines of requests, without those of a teacher's estimates (`tale`)."""
+    return ((name, line) for name, line in lines if name in place or not name.startswith(ESTIMATE))
 
 
 def place_of(name: str, place: Mapping[str, int]) -> int:
@@ -182,12 +215,12 @@ def place_of(name: str, place: Mapping[str, int]) -> int:
 
 
 def lost_to_crashes(ledger: Ledger) -> int:
-    """Units charged for attempts that were under way when the run crashed or was cancelled: their cost is unknown."""
+    """Units charged for attempts that were in flight when the run crashed or was cancelled: their cost is unknown."""
     return sum(entry.units for entry in ledger.entries() if entry.kind == "orphan")
 
 
 def charged_before(ledger: Ledger, place: Mapping[str, int]) -> dict[int, int]:
-    """By place: what requests without a result were charged, attempts that failed or were lost included."""
+    """What requests without a result were charged, by place, including attempts that failed or were lost."""
     costs: Counter[int] = Counter()
     for entry in ledger.entries():
         name = entry.request or ""

@@ -1,4 +1,4 @@
-"""A run: requests, a budget, a backend, and a folder in which everything is kept.
+"""A run: requests, a budget, a backend, and a folder that keeps everything.
 
     run = Run(["What is 2 + 2?", ...], budget="200k", backend=backend, folder="run")
     async for result in run:                                     # or, in a script: run.complete()
@@ -34,12 +34,12 @@ from shadowprice.forecast import Predictor, default, predict_all
 from shadowprice.formats.files import Target, replacing
 from shadowprice.formats.questions import Gold
 from shadowprice.formats.requests import check_requests, requests_from
-from shadowprice.formats.results import ESTIMATE, parse_chunk, parse_result, result_line, route_of_chunk
+from shadowprice.formats.results import ESTIMATE, parse_chunk, parse_result, result_line
 from shadowprice.formats.routes import read_routes
 from shadowprice.grading import check_code_grading
 from shadowprice.grading.referee import Referee
 from shadowprice.routing import Routing, open_routing
-from shadowprice.run_folder import RunFolder, charged_before, lost_to_crashes, place_of
+from shadowprice.run_folder import RunFolder, restore
 from shadowprice.summary import Summary, Tally
 from shadowprice.tale import ASKS, LIMIT, ask, estimates_in, with_estimates
 from shadowprice.types import Failure, Forecast, Request, Result
@@ -48,20 +48,21 @@ from shadowprice.types import Failure, Forecast, Request, Result
 class Run:
     """Answers as many requests as possible, correctly, within one budget that is never exceeded.
 
-    requests    texts, OpenAI request bodies, batch lines, or the path of a batch file
-    budget      `200k`, `256/query`, a number of tokens; with `rates`, `$5`
-    backend     the model that answers
-    routes      several models in its place, each with its rates (`routing.Routing`), or the path of a routes.toml
-    folder      where the run is kept; None: in memory
-    forecaster  None: the one that the package ships
-    gold        correct answer and grader, by request id: answers are graded as they arrive
-    unsafe_code run programs to grade them even where there is no sandbox; otherwise InputError is raised
-    teacher     policy tale: the model that estimates; None: the backend, paid from the budget
-    resume      None: resume if the folder exists; True: it must exist; False: it must not
-    accept_loss  continue with the valid part of a damaged ledger, and charge what may have been used
-    rates       what tokens cost in the budget; `cost.ALL_TOKENS`: prompts count, too
-    prices      in dollars, for the summary and the report of a run whose budget is in tokens
-    settings    fields of `engine.Settings`: policy, accounting, max_tokens, reclaim, samples, concurrency, ...
+    requests         texts, OpenAI request bodies, batch lines, or the path of a batch file
+    budget           `200k`, `256/query`, a number of tokens; with `rates`, `$5`
+    backend          the model that answers
+    routes           instead of a backend: several models with their rates (`routing.Routing`), or a routes.toml file
+    folder           where the run is kept; None: in memory
+    forecaster       None: the one in the package
+    forecaster_name  identifies the forecaster in the folder; default: its class
+    gold             correct answer and grader, by request id: answers are graded as they arrive
+    unsafe_code      grade programs even without a sandbox; by default InputError is raised
+    teacher          policy tale: the model that estimates; None: the backend, paid from the budget
+    resume           True: the folder must exist; False: it must not; None: resume if it exists
+    accept_loss      continue from the valid part of a damaged ledger, and charge what may have been used
+    rates            units per token in the budget; `cost.ALL_TOKENS`: prompts count, too
+    prices           in dollars, for the summary and the report of a run whose budget is in tokens
+    settings         fields of `engine.Settings`: policy, accounting, max_tokens, reclaim, samples, concurrency, ...
     """
 
     def __init__(
@@ -105,7 +106,7 @@ class Run:
         votes = routes is not None and self.settings.samples > 1
         self._referee = Referee(self.requests, gold, votes=votes, unsafe=unsafe_code)
         self._executing = self._executed = False
-        self._execution = ""  # a name for the latest; attempts are named after it
+        self._execution = ""  # the name of the latest execution; attempts are named after it
         self._task: asyncio.Task[Summary] | None = None  # of the latest `async for`
         self._rounds: list[Round] = []
         self._scheduler: Scheduler | None = None
@@ -124,7 +125,7 @@ class Run:
             self.folder = RunFolder.open(folder, self.budget, asked, resume, accept_loss=accept_loss, charge_lost=False)
             self._execution = str(self.folder.manifest.get("execution") or "")
         self.ledger = self.folder.ledger if self.folder else Ledger.in_memory(self.budget)
-        if self.folder and self.sandbox:  # a run that is resumed elsewhere may have had several
+        if self.folder and self.sandbox:  # a run that is resumed on another machine may have used several
             self.folder.save(sandboxes=sorted({*self.folder.manifest.get("sandboxes", []), self.sandbox}))
         if self.folder and prices:
             self.folder.save(prices=asdict(prices))
@@ -136,7 +137,7 @@ class Run:
 
     @property
     def policy(self) -> str:
-        """The policy; for `auto`, the one that it has chosen."""
+        """The policy; for `auto`, the one that it chose."""
         if self._scheduler is None and self.folder:
             return str(self.folder.manifest.get("served") or self.settings.policy)
         return getattr(self._scheduler, "policy", self.settings.policy)
@@ -147,26 +148,27 @@ class Run:
         return self.ledger.spent
 
     def stop(self, reason: str = "stopped") -> None:
-        """Send nothing more, and finish what is under way; the run can be resumed."""
+        """Sends nothing more and finishes what is in flight; the run can be resumed."""
         self.progress.stop(reason)
 
     def complete(self) -> list[Result]:
-        """The results of all requests, in their order, for scripts and notebooks; closes the backends."""
+        """Runs to the end and returns all results in order, for scripts and notebooks; closes the backends."""
 
         async def main() -> None:
             self.ledger.take_over()
             try:
                 await self.execute()
             finally:
-                for each in (self.backend, self.teacher):
-                    await each.close() if each is not None else None
+                for backend in (self.backend, self.teacher):
+                    if backend is not None:
+                        await backend.close()
 
         try:
             asyncio.get_running_loop()
         except RuntimeError:
             asyncio.run(main())
             return self.results()
-        with ThreadPoolExecutor(1) as thread:  # in a notebook, whose own loop runs in this thread
+        with ThreadPoolExecutor(1) as thread:  # in a notebook: its own event loop runs in this thread
             try:
                 thread.submit(asyncio.run, main()).result()
             except KeyboardInterrupt:
@@ -178,20 +180,20 @@ class Run:
         return self.results()
 
     async def __aiter__(self) -> AsyncIterator[Result]:
-        """Results as they arrive, those of an earlier execution first. Leaving the loop cancels what is under way."""
+        """Results as they arrive, those of an earlier execution first. Leaving the loop cancels what is in flight."""
         finished = self.folder is not None and self.folder.finished
         earlier = self.results() if finished else [parse_result(line) for _, line in self._own(self.ledger.results())]
-        if self._task is not None and not self._task.done():  # a loop that was left, and has not ended yet
+        if self._task is not None and not self._task.done():  # an earlier loop was left and has not ended yet
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         ready: asyncio.Queue[Result | None] = asyncio.Queue()
         task = self._task = asyncio.create_task(self.execute(on_result=ready.put_nowait))
         task.add_done_callback(lambda _: ready.put_nowait(None))
         try:
-            for each in earlier:
-                yield each
-            while (result := await ready.get()) is not None:
+            for result in earlier:
                 yield result
+            while (arrived := await ready.get()) is not None:
+                yield arrived
             await task
         finally:
             task.cancel()
@@ -204,12 +206,12 @@ class Run:
         on_event: Callable[[Progress], None] = lambda progress: None,
         tolerance: Tolerance = USUAL,
     ) -> Summary:
-        """Runs to the end. `on_result` is given the result of each request, `on_event` the progress.
+        """Runs to the end. Calls `on_result` with the result of each request, and `on_event` with the progress.
 
-        Called again, after it was stopped or cancelled, it continues: what was under way then counts as spent.
+        If it was stopped or cancelled, call it again to continue; what was in flight then counts as spent.
         """
         if self._executing:
-            raise InputError("this run is under way", fix="wait for it, or make another Run")
+            raise InputError("this run is already executing", fix="wait for it, or make another Run")
         self._executing = True
         try:
             if self._executed:
@@ -226,13 +228,16 @@ class Run:
             return self._finished(self.folder)
         bodies = {request.id: request.body for request in self.requests}
         await settle_lost(self.ledger, self.backend, self._execution, bodies, priced=self.settings.rates.priced)
-        self._execution = token_hex(16)  # another one each time: a copy of the folder may be resumed as well
+        self._execution = token_hex(16)  # new each time: a copy of the folder may be resumed as well
         if self.folder:
             self.folder.save(execution=self._execution)
             self.folder.keep_requests(self.requests, self.gold)
         scheduler, refused = await self._scheduled(on_event, tolerance)
         self._scheduler, self._rounds = scheduler, scheduler.rounds
-        self._restore(scheduler)
+        if self.folder:
+            scheduler.rounds.extend(self.folder.rounds())
+        vote = self._referee.vote if self.routing else None
+        restore(scheduler, self.ledger, self.requests, self.progress, vote=vote)
         self._refuse(scheduler, refused, on_result)
         kept = len(scheduler.rounds)
 
@@ -240,7 +245,7 @@ class Run:
             nonlocal kept
             if self.folder and len(scheduler.rounds) != kept:
                 kept = len(scheduler.rounds)
-                self.folder.save(rounds=[asdict(each) for each in scheduler.rounds], served=self.policy)
+                self.folder.save(rounds=[asdict(round) for round in scheduler.rounds], served=self.policy)
             on_event(progress)
 
         await execute(
@@ -267,7 +272,7 @@ class Run:
     async def _scheduled(
         self, on_event: Callable[[Progress], None], tolerance: Tolerance
     ) -> tuple[Scheduler, dict[int, Refused]]:
-        """The scheduler with all requests and their forecasts; and by place why some cannot be sent."""
+        """The scheduler with all requests and their forecasts; and, by place, why some requests cannot be sent."""
         settings, names = self.settings, [request.id for request in self.requests]
         if self.routing is not None:
             forecasts = self.routing.predict(self.requests)
@@ -310,26 +315,15 @@ class Run:
         for name, line in self._own(self.ledger.chunks()) if self.ledger.beyond_grants else ():
             if not self.ledger.has_result(name):
                 tally.add_answer(parse_chunk(line)[0])
-        return Summary(
+        return tally.summary(
+            self.ledger,
             requests=len(self.requests),
-            outcomes=dict(tally.outcomes),
             correct=tally.grades[True] if self.gold else None,
-            graded=tally.grades[True] + tally.grades[False],
-            budget=self.budget,
-            spent=self.ledger.spent,
-            overspent=self.ledger.overspent,
-            beyond_grants=self.ledger.beyond_grants,
-            usage=self.ledger.usage,
             rounds=list(self._rounds),
-            causes=dict(tally.causes.most_common()),
-            flags=dict(tally.flags),
             stopped=self.progress.stopped,
             failed=tally.failed,
-            lost=lost_to_crashes(self.ledger),
             sandbox=self.sandbox,
             dollars=self.prices.cost(self.ledger.usage) / 10**9 if self.prices else None,
-            generated=tally.generated,
-            counted=tally.counted,
             routes=dict(tally.routes),
             dropped=dict(self.progress.dropped),
             samples=tally.samples,
@@ -355,7 +349,7 @@ class Run:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # --- inside --------------------------------------------------------------------------------
+    # --- internal ------------------------------------------------------------------------------
 
     def _finished(self, folder: RunFolder) -> Summary:
         """The summary of a run that has nothing left to do."""
@@ -370,26 +364,10 @@ class Run:
         lines = (self.ledger.line(request.id) for request in self.requests)
         return (parse_result(line) for line in lines if line is not None)
 
-    def _restore(self, scheduler: Scheduler) -> None:
-        """Passes what an earlier execution left in the ledger to the scheduler."""
-        if self.folder:
-            scheduler.rounds.extend(self.folder.rounds())
-        place = {request.id: index for index, request in enumerate(self.requests)}
-        for name, line in self._own(self.ledger.chunks()):
-            part, sample, landing = parse_chunk(line)
-            if not self.ledger.has_result(name):
-                more = {"route": route_of_chunk(line), "vote": self._referee.vote(name, part)} if self.routing else {}
-                scheduler.restore(place_of(name, place), part, sample=sample, landing=landing, **more)
-        for name, line in self._own(self.ledger.results()):
-            result = parse_result(line)
-            self.progress.outcomes[result.outcome] += 1
-            scheduler.restore(place_of(name, place), result)
-        scheduler.charged(charged_before(self.ledger, place))
-
     def _refuse(
         self, scheduler: Scheduler, refused: Mapping[int, Refused], on_result: Callable[[Result], None]
     ) -> None:
-        """Ends requests that no attempt could answer; a part of an answer is kept."""
+        """Ends requests that cannot be sent, unless they have a part of an answer."""
         begun = {name for name, _ in self.ledger.chunks()} if refused else set()
         for place, error in sorted(refused.items()):
             name = self.requests[place].id
@@ -405,7 +383,7 @@ class Run:
         return ((name, line) for name, line in lines if not name.startswith(ESTIMATE))
 
     async def _taught(self, forecast: Forecast, on_event: Callable[[Progress], None], tolerance: Tolerance) -> Forecast:
-        """Asks the teacher. If it is the model that answers, it is paid from the budget, with at most half of it."""
+        """Asks the teacher. If it is the model that answers, it is paid from the budget, at most half of it."""
         waiting = [request for request in self.requests if not self.ledger.has_result(request.id)]
         options: dict[str, Any] = {
             "concurrency": self.settings.concurrency,
@@ -416,18 +394,18 @@ class Run:
             options |= {"rates": self.settings.rates, "progress": self.progress, "on_event": on_event}
             await ask(waiting, self.ledger, self._one, most=self.budget // 2, **options)
             self.progress.outcomes.clear()  # those of estimates
-            found = estimates_in(self.ledger, self.requests)
+            estimates = estimates_in(self.ledger, self.requests)
         else:
-            with self._account_of_teacher() as account:
-                await ask(waiting, account, self.teacher, most=account.budget, **options)
-                found = estimates_in(account, self.requests)
-        figures = {name: value for name, value in asdict(found).items() if name != "found"}
+            with self._ledger_of_teacher() as ledger:
+                await ask(waiting, ledger, self.teacher, most=ledger.budget, **options)
+                estimates = estimates_in(ledger, self.requests)
+        figures = {name: value for name, value in asdict(estimates).items() if name != "tokens_of"}
         self.teaching = {**figures, "charged": self.teacher is None}
         if self.folder:
             self.folder.save(teacher=self.teaching)
-        return with_estimates(forecast, self.requests, found.found)
+        return with_estimates(forecast, self.requests, estimates.tokens_of)
 
-    def _account_of_teacher(self) -> Ledger:
+    def _ledger_of_teacher(self) -> Ledger:
         most = ASKS * LIMIT * len(self.requests)
         if self.folder is None:
             return Ledger.in_memory(most)
@@ -436,7 +414,7 @@ class Run:
 
 
 def check_gold(gold: Gold | None, *, unsafe_code: bool = False) -> str:
-    """The level of the sandbox that programs will be graded in, empty if there are none; InputError without one."""
+    """The level of the sandbox that will grade programs, empty if there are none; InputError if there is no sandbox."""
     programs = any(grader == "code" for _, grader in (gold or {}).values())
     return check_code_grading(unsafe_code) if programs else ""
 

@@ -1,17 +1,17 @@
-r"""The shape of the lengths of a batch, as tables: for models whose answers follow no simple law.
+r"""The distribution of the lengths of a batch, as tables: for models whose answers follow no simple law.
 
-Answers of a real model may end in two humps, get stuck in loops that never end, or end ever less likely the longer they
-are. A shape has a cumulative hazard for correct answers and one for wrong answers, at fixed knots of
+The lengths of real answers may have two humps; some answers get stuck in loops; some models become less and less likely
+to end the longer they generate. A shape has a cumulative hazard for correct answers and one for wrong ones, at knots of
 
     z = (ln t - ln solved_tokens) / solved_spread
 
-and a request takes it with its own place, width and chance of being correct:
+Every request uses it with its own median, spread and chance of a correct answer:
 
     Sc(z) = exp(-Hc(z))               correct answers longer than t
     Sw(z) = exp(-Hw(z))               wrong answers longer than t
     S(t) = solve Sc + (1 - solve) Sw  any answer: competing risks
 
-H is linear between knots; below the first it is 0, above the last it continues with its last slope, a power law.
+H is linear between knots and 0 below the first. Above the last it continues with its last slope: a power law.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Shape:
 
     @cached_property
     def tables(self) -> list[tuple[Array, Array]]:
-        """The hazard at each knot, and by how much it grows until the next."""
+        """The hazard at each knot, and its growth until the next."""
         tables = []
         for hazards in (self.correct, self.wrong):
             steps = np.diff(hazards)
@@ -93,7 +93,7 @@ class Shape:
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Self:
-        """What `to_dict` gave; raises ValueError for anything else."""
+        """A shape from what `to_dict` returns; ValueError for anything else."""
         try:
             return cls(tuple(map(float, record["correct"])), tuple(map(float, record["wrong"])))
         except (KeyError, TypeError):
@@ -110,8 +110,8 @@ def places(z: Array) -> tuple[NDArray[np.int32], Array]:
 
 def of_survival(correct: Array, wrong: Array) -> Shape:
     """The shape with these survival functions at `KNOTS`."""
-    found: list[Sequence[float]] = []
+    hazards: list[Sequence[float]] = []
     for survival in (correct, wrong):
         hazard = -np.log(np.clip(survival, 1e-300, 1.0))
-        found.append(np.maximum.accumulate(np.concatenate([[0.0], hazard[1:]])).tolist())
-    return Shape(tuple(found[0]), tuple(found[1]))
+        hazards.append(np.maximum.accumulate(np.concatenate([[0.0], hazard[1:]])).tolist())
+    return Shape(tuple(hazards[0]), tuple(hazards[1]))

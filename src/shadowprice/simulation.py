@@ -23,9 +23,12 @@ from shadowprice.types import Completion, Forecast, Request, Result, Trace
 
 @dataclass(frozen=True)
 class Simulation:
-    """The result of each question, in the order of the traces; `command` runs the same policy on a real model.
+    """The results of a simulation.
 
-    probes  that were sent during the run (`engine.probing`)
+    results  of the questions, in the order of the traces
+    rounds   the clearings
+    command  runs the same policy on a real model
+    probes   the number of probes sent (`engine.probing`)
     """
 
     results: list[Result]
@@ -51,13 +54,13 @@ def simulate(
     forecaster: Predictor | None = None,
     **settings: Any,
 ) -> Simulation:
-    """Simulates a run over recorded answers, without a server: exact for greedy ones.
+    """Simulates a run over recorded answers, without a server. Exact for greedy answers.
 
-    traces      of one model, as `collect` writes them; the first of several answers to a question is used
+    traces      of one model, as `collect` writes them; of several answers to a question the first is used
     budget      tokens: `200k`, `256/query`
-    forecaster  None: the one that the package ships. One that was trained on these questions overstates the result.
+    forecaster  None: the one in the package. A forecaster that was trained on these questions overstates the result.
     settings    fields of `engine.Settings`: policy, accounting, reclaim, max_tokens, landing, ...
-                A landing states what the nearest earlier probe of the trace did.
+                A landing states what the nearest earlier probe in the trace stated.
     """
     first: dict[tuple[str, str], Trace] = {}
     for trace in read_traces(traces) if isinstance(traces, str | os.PathLike) else traces:
@@ -76,8 +79,8 @@ def simulate(
     predictor = forecaster or default()
     forecast = predict_all(predictor, requests)
     units = parse_budget(budget, len(requests))
-    found = replay(requests, answers, forecast, units, chosen, getattr(predictor, "anytime", None))
-    return replace(found, command=f"{chosen.command(str(budget))} --base-url URL")
+    simulation = replay(requests, answers, forecast, units, chosen, getattr(predictor, "anytime", None))
+    return replace(simulation, command=f"{chosen.command(str(budget))} --base-url URL")
 
 
 def replay(
@@ -88,15 +91,15 @@ def replay(
     settings: Settings,
     anytime: Anytime | None = None,
 ) -> Simulation:
-    """The same with given forecasts; every request has its own id and one recorded answer."""
+    """Does the same with given forecasts; every request has its own id and one recorded answer."""
     probes = [probes_of(trace) for trace in answers]
-    if settings.landing is not None and not all(0 in each for each in probes):
+    if settings.landing is not None and not all(0 in by_age for by_age in probes):
         raise InputError("landings can be simulated on probed traces only", fix="record them with collect --probe")
     scheduler = make_scheduler(settings, anytime=anytime)
     scheduler.add(requests, forecast)
 
     def answer(work: Work) -> Completion:
-        """An answer that was truncated in the recording generates all that it is granted, and never ends."""
+        """The next part of a recorded answer. One that was truncated in the recording never ends."""
         trace, age = answers[work.place], work.so_far.tokens if work.so_far else 0
         if work.suffix:
             _, tokens, stated = latest_probe(probes[work.place], age) or Probe(False, work.grant)
@@ -111,21 +114,21 @@ def replay(
             return Completion(part, work.grant, "length", "server")
         return Completion(text[start:], left, "stop", "server")
 
-    def correct(work: Work, found: Completion) -> bool:
+    def correct(work: Work, part: Completion) -> bool:
         if work.suffix:
             probe = latest_probe(probes[work.place], work.so_far.tokens if work.so_far else 0)
             return probe is not None and probe.correct
         return bool(answers[work.place].correct)
 
     outcome = engine.simulate(scheduler, answer, budget, correct=correct)
-    found = {result.id: result for result in [*outcome.results, *outcome.rest]}
-    graded = [_graded(found[request.id], trace) for request, trace in zip(requests, answers, strict=True)]
+    by_id = {result.id: result for result in [*outcome.results, *outcome.rest]}
+    graded = [_graded(by_id[request.id], trace) for request, trace in zip(requests, answers, strict=True)]
     sent = scheduler.probes if isinstance(scheduler, Lander) else 0
     return Simulation(graded, budget, outcome.spent, list(scheduler.rounds), probes=sent)
 
 
 def _graded(result: Result, trace: Trace) -> Result:
-    """An answer that was cut after it had stated its final answer is as correct as the whole."""
+    """Grades an answer that was cut after it had stated its final answer: like the whole, if both state the same."""
     if result.outcome != "landed" or result.correct is not None:
         return result
     same = boxes(result.text) == boxes(trace.response or "")

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
+from shadowprice.accounts.sqlite import Ledger
 from shadowprice.engine.scheduler import Round
+from shadowprice.run_folder import lost_to_crashes
 from shadowprice.types import Completion, Result, Usage
 
 
 @dataclass(frozen=True)
 class Summary:
-    """How a run ended. `overspent` is by how much the budget was exceeded: 0 if servers keep their limits."""
+    """How a run ended. `overspent` is what was spent above the budget: 0 if servers keep their limits."""
 
     requests: int
     outcomes: dict[str, int]
@@ -27,11 +30,11 @@ class Summary:
     causes: dict[str, int]  # of failures, the most frequent first: how many requests each has
     flags: dict[str, int]  # violations by the server, and how often each occurred
     stopped: str  # why the run stopped early; empty if it did not
-    failed: int = 0  # units charged for requests that failed: what they cost is unknown, so their whole grants are
-    lost: int = 0  # units charged for what was under way when the run crashed or was cancelled
-    sandbox: str = ""  # the level that programs in answers were run at; empty if none were
-    dollars: float | None = None  # what `usage` costs; None where prices are unknown
-    generated: int = 0  # tokens that were certainly generated; what is charged may be an estimate, or a whole limit
+    failed: int = 0  # units charged for failed requests: if their cost is unknown, their whole grants
+    lost: int = 0  # units charged for what was in flight when the run crashed or was cancelled
+    sandbox: str = ""  # the sandbox that ran programs in answers; empty if none ran
+    dollars: float | None = None  # what `usage` costs; None if prices are unknown
+    generated: int = 0  # tokens that were certainly generated; the charge may be an estimate or a whole limit
     counted: bool = True  # whether the server counted the tokens of all answers
     routes: dict[str, dict[str, int]] = field(default_factory=dict)  # answers and units by route, if there are several
     dropped: dict[str, str] = field(default_factory=dict)  # routes that left the menu, and why
@@ -49,7 +52,7 @@ class Summary:
 
 @dataclass
 class Tally:
-    """What results add up to; they are added one by one, since all of them may not fit into memory."""
+    """Sums over results, which are added one by one because all of them may not fit into memory."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
     grades: Counter[bool | None] = field(default_factory=Counter)
@@ -78,18 +81,42 @@ class Tally:
             self.add_answer(result.completion)
 
     def add_answer(self, answer: Completion) -> None:
-        """An answer, or a part of one that has not become an answer."""
+        """Adds an answer, or a part of one whose request has no result."""
         self.flags.update(flags_of(answer))
         self.generated += answer.certain
         self.counted &= answer.usage_source == "server"
 
+    def summary(
+        self, ledger: Ledger, *, requests: int, correct: int | None, rounds: list[Round], stopped: str, **more: Any
+    ) -> Summary:
+        """The summary of a run with these results; `more` are fields that have a default."""
+        return Summary(
+            requests=requests,
+            outcomes=dict(self.outcomes),
+            correct=correct,
+            graded=self.grades[True] + self.grades[False],
+            budget=ledger.budget,
+            spent=ledger.spent,
+            overspent=ledger.overspent,
+            beyond_grants=ledger.beyond_grants,
+            usage=ledger.usage,
+            rounds=rounds,
+            causes=dict(self.causes.most_common()),
+            flags=dict(self.flags),
+            stopped=stopped,
+            lost=lost_to_crashes(ledger),
+            generated=self.generated,
+            counted=self.counted,
+            **more,
+        )
+
 
 def flags_of(answer: Completion) -> tuple[str, ...]:
-    """What was wrong with an answer; a server that counts no tokens is, too."""
+    """What was wrong with an answer. That its tokens were not counted is a flag, too."""
     return answer.flags or (("not_counted",) if answer.usage_source == "assumed" else ())
 
 
 def causes_of(results: Iterable[Result]) -> dict[str, int]:
-    """The causes of failures, the most frequent first: how many requests each has."""
+    """How many requests failed for each cause, the most frequent first."""
     failures = (result.failure for result in results if result.outcome == "failed" and result.failure)
     return dict(Counter(failure.details.get("cause", failure.message) for failure in failures).most_common())

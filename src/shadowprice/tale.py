@@ -1,14 +1,14 @@
-"""TALE-EP: a teacher model estimates what each request needs (paper, eq. 21 to 24).
+"""TALE-EP: a teacher model estimates how many tokens each request needs (paper, eq. 21 to 24).
 
-    ask              asks the teacher how many tokens each request needs
-    with_estimates   the forecast with these numbers; policy `tale` divides the budget in proportion to them
+    ask              asks the teacher
+    with_estimates   the forecast with its numbers; policy `tale` divides the budget in proportion to them
 
-The scheduler of policy `tale` states each grant in the prompt, and sends it as the hard limit too.
+The scheduler of policy `tale` states each grant in the prompt and also sends it as the hard limit.
 
-Estimates are executed like requests, under the reserved names of `ESTIMATE`: an estimate is granted `LIMIT` tokens,
-reserved before it is sent, and kept in the ledger, so that a resumed run neither asks nor pays again. The teacher is
-asked about a request at most twice, crashes included. The second question is stricter; it is sent if the first reply
-was not a number or is unknown. A request without an estimate keeps its forecast.
+Estimates are executed like requests, under reserved names that begin with `ESTIMATE`. Each is granted `LIMIT` tokens,
+reserved before it is sent, and kept in the ledger, so a resumed run neither asks nor pays again. The teacher is asked
+about a request at most twice, crashes included. The second question is stricter; it is sent if the first reply was not
+a number or is unknown. A request without an estimate keeps its forecast.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from shadowprice.accounts.sqlite import Ledger
 from shadowprice.backends.base import Backend
@@ -28,8 +30,8 @@ from shadowprice.formats.results import ESTIMATE, parse_result
 from shadowprice.types import Forecast, Request
 
 LIMIT = 16  # tokens of one estimate
-ASKS = 2  # estimates asked for of one request
-_MOST = 2**31  # tokens; as in a batch file, larger numbers count as mistakes
+ASKS = 2  # the most questions about one request
+_LARGEST = 2**31  # tokens; as in a batch file, larger numbers count as mistakes
 
 # --- the teacher's number ----------------------------------------------------------------------
 
@@ -49,7 +51,7 @@ def parse_estimate(text: str) -> int | None:
     if match is None:
         return None
     number = int(re.sub("[,_]", "", match[1]))
-    return number if number <= _MOST else None
+    return number if number <= _LARGEST else None
 
 
 def question(request: Request, turn: int) -> Request:
@@ -79,11 +81,11 @@ def _name(request: Request, turn: int) -> str:
 class Estimates:
     """The teacher's estimates in a ledger."""
 
-    found: Mapping[str, int]  # by request id
+    tokens_of: Mapping[str, int]  # the estimates, by request id
     asked: int  # requests that the teacher was asked about
-    retried: int  # of these, asked about a second time
+    retried: int  # requests that it was asked about twice
     fell_back: int  # requests without an estimate, asked or not
-    tokens: int  # that the teacher generated, or may have
+    tokens: int  # that the teacher generated, or may have generated
     flags: dict[str, int]  # violations by its server, and how often each occurred
 
 
@@ -100,15 +102,15 @@ async def ask(
     progress: Progress | None = None,
     on_event: Callable[[Progress], None] = lambda progress: None,
 ) -> None:
-    """Asks for estimates for the requests that have none in `ledger`, for at most `most` units in all.
+    """Asks for estimates of the requests that have none in `ledger`, for at most `most` units in total.
 
     Asking ends when these units are spent, or if the teacher fails on all of the first questions. Attempts that are
-    known to have generated nothing are retried, and do not count as asking.
+    known to have generated nothing are retried and do not count.
     """
-    able = [request for request in requests if request.text.strip()]
+    with_text = [request for request in requests if request.text.strip()]
     for turn in range(ASKS):
         known = _read(ledger)
-        due = [question(r, turn) for r in able if _is_due(r, turn, known)]
+        due = [question(r, turn) for r in with_text if _is_due(r, turn, known)]
         scheduler = Fixed(LIMIT, give_up_after=concurrency, most=most - known.units, attempts=1, rates=rates)
         scheduler.add(due)
         await execute(
@@ -134,23 +136,25 @@ def _is_due(request: Request, turn: int, known: _Known) -> bool:
 def estimates_in(ledger: Ledger, requests: Sequence[Request]) -> Estimates:
     known = _read(ledger)
     replies = [[known.of[name] for turn in range(ASKS) if (name := _name(r, turn)) in known.of] for r in requests]
-    found = {r.id: each[-1].number for r, each in zip(requests, replies, strict=True) if each and each[-1].number}
+    tokens_of = {
+        request.id: number
+        for request, of_request in zip(requests, replies, strict=True)
+        if of_request and (number := of_request[-1].number)
+    }
     return Estimates(
-        found=found,
-        asked=sum(len(each) > 0 for each in replies),
-        retried=sum(len(each) > 1 for each in replies),
-        fell_back=len(requests) - len(found),
+        tokens_of=tokens_of,
+        asked=sum(len(of_request) > 0 for of_request in replies),
+        retried=sum(len(of_request) > 1 for of_request in replies),
+        fell_back=len(requests) - len(tokens_of),
         tokens=known.tokens,
-        flags=dict(Counter(flag for each in known.of.values() for flag in each.flags)),
+        flags=dict(Counter(flag for reply in known.of.values() for flag in reply.flags)),
     )
 
 
 def with_estimates(forecast: Forecast, requests: Sequence[Request], estimates: Mapping[str, int]) -> Forecast:
-    """The forecast with the teacher's number, where there is one, instead of the median."""
-    tokens = [estimates.get(r.id, own) for r, own in zip(requests, forecast.tokens, strict=True)]
-    return Forecast(
-        tokens, forecast.spread, forecast.solve, forecast.tail, forecast.solved_tokens, forecast.solved_spread
-    )
+    """The forecast with the teacher's numbers as medians, for requests that have one."""
+    tokens = np.array([estimates.get(r.id, own) for r, own in zip(requests, forecast.tokens, strict=True)])
+    return replace(forecast, tokens=tokens, shape=None)
 
 
 class _Reply(NamedTuple):
@@ -160,7 +164,7 @@ class _Reply(NamedTuple):
 
 @dataclass
 class _Known:
-    of: dict[str, _Reply] = field(default_factory=dict)  # by name of the estimate, once it was sent
+    of: dict[str, _Reply] = field(default_factory=dict)  # by the name of the estimate; only those that were sent
     tokens: int = 0
     units: int = 0
 

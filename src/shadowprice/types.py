@@ -32,7 +32,7 @@ class Request:
 
 @dataclass(frozen=True, eq=False)
 class Forecast:
-    """The expected answer to each request; every field but `tokens` may be one number for all.
+    """The expected length and correctness of answers. Every field but `tokens` may be one number for all requests.
 
     tokens         median length of the answer (the paper's threshold tau), from 0.001 to 2^53
     spread         standard deviation of the log length, above 0
@@ -40,7 +40,7 @@ class Forecast:
     tail           degrees of freedom of the upper tail of the log length; None: log-normal
     solved_tokens  median length of correct answers: wrong ones are often longer; None: `tokens`
     solved_spread  spread of correct answers; None: `spread`
-    shape          the law of the lengths as tables, the same for all; None: the law that the other fields describe
+    shape          the distribution of the lengths as tables, the same for all; None: the one that the other fields say
     """
 
     tokens: Array
@@ -80,31 +80,31 @@ class Forecast:
 
     @classmethod
     def of_rows(cls, rows: Sequence[Sequence[float | None]], shape: Shape | None) -> Forecast:
-        """From numbers that are known to be valid, in the order of the fields: checking arrays takes longer.
+        """From numbers that are known to be valid, in the order of the fields. Skips the checks, to save time.
 
         The tail is None in all rows or in none.
         """
-        found = object.__new__(cls)
+        forecast = object.__new__(cls)
         table = np.array(rows, float)
         columns = [table[:, i] for i in range(len(_COLUMNS))] if len(rows) > 1 else table.reshape(-1, 1)
-        found.__dict__.update(zip(_COLUMNS, columns, strict=True), shape=shape)
+        forecast.__dict__.update(zip(_COLUMNS, columns, strict=True), shape=shape)
         if rows[0][_TAIL] is None:
-            found.__dict__["tail"] = None
-        return found
+            forecast.__dict__["tail"] = None
+        return forecast
 
     def take(self, who: Sequence[int] | NDArray[np.intp] | NDArray[np.bool_]) -> Forecast:
         """The forecast of some of the requests, by index or mask."""
-        found, n = object.__new__(Forecast), len(self)  # of valid numbers: checking them again takes longer
+        part, n = object.__new__(Forecast), len(self)  # the numbers are valid: checking them again would take longer
         for name in _COLUMNS:
             values = getattr(self, name)
             if values is not None:
                 values = (values if values.shape == (n,) else np.broadcast_to(values, n))[who]
-            object.__setattr__(found, name, values)
-        object.__setattr__(found, "shape", self.shape)
-        return found
+            object.__setattr__(part, name, values)
+        object.__setattr__(part, "shape", self.shape)
+        return part
 
     def shifted(self, more: Array) -> Forecast:
-        """The forecast if every answer cost `more` tokens in addition, such as those for reading its prompt.
+        """The forecast if every answer took `more` additional tokens, for instance to read its prompt.
 
         Medians are shifted; the spread is rescaled to the longer answer, to first order.
         """
@@ -116,20 +116,20 @@ class Forecast:
     @classmethod
     def joined(cls, parts: Sequence[Forecast]) -> Forecast:
         """The forecast of all requests of `parts`, in order; it has a shape if all parts have the same."""
-        every: dict[str, Array] = {}
+        joined: dict[str, Array] = {}
         for name in _COLUMNS:
-            given = [(getattr(part, name), len(part)) for part in parts]
-            if any(values is not None for values, _ in given):  # no tail: infinitely many degrees
-                every[name] = np.concatenate([_column(values, size) for values, size in given])
+            columns = [(getattr(part, name), len(part)) for part in parts]
+            if any(values is not None for values, _ in columns):  # no tail: infinitely many degrees
+                joined[name] = np.concatenate([_column(values, size) for values, size in columns])
         shapes = {part.shape for part in parts if len(part)}
-        return cls(**every, shape=shapes.pop() if len(shapes) == 1 else None) if parts else cls([])
+        return cls(**joined, shape=shapes.pop() if len(shapes) == 1 else None) if parts else cls([])
 
     def __len__(self) -> int:
         return self.tokens.size
 
 
 def _column(values: Array | None, size: int) -> Array:
-    """A field of so many requests. Most parts have one, and `broadcast_to` would take longer than all else."""
+    """A field as an array of `size` numbers. Most already are one: skips `broadcast_to`, which is slow."""
     if values is not None and values.shape == (size,):
         return values
     return np.broadcast_to(np.inf if values is None else values, size)
@@ -143,9 +143,8 @@ _TAIL = _COLUMNS.index("tail")
 class Allocation:
     """Whole tokens per request; 0 means declined. Their sum never exceeds `budget`.
 
-    `price`, `utility`, `bound` and `status` describe the real-valued clearing that the tokens
-    round (see `market.Clearing`); they are None for policies that set no price. `beta` is the
-    decay rate `clear` used.
+    `price`, `utility`, `bound` and `status` describe the clearing before its tokens were rounded (see
+    `market.Clearing`); they are None for policies that set no price. `beta` is the decay rate that `clear` used.
     """
 
     tokens: NDArray[np.int64]
@@ -182,7 +181,7 @@ class Usage:
 class Completion:
     """One answer, or one part of it, as it came back.
 
-    tokens         generated tokens that are charged: never fewer than have arrived
+    tokens         generated tokens that are charged: never fewer than arrived
     finish         stop: the model ended its answer; length: it was cut at the limit
     usage_source   server: its own count, if plausible; counted: our count of the pieces of the stream;
                    assumed: there is no count, so the whole limit is charged
@@ -235,8 +234,8 @@ class Result:
                 see `failure`; not_sent: the run stopped before it was sent
     cost        units charged to the budget
     completion  the answer, None without one
-    correct     whether the answer is correct, where that is known
-    extra       what a scheduler adds, for the output file
+    correct     whether the answer is correct; None if unknown
+    extra       what a scheduler adds for the output file
     """
 
     id: str

@@ -111,7 +111,7 @@ def test_two_questions_from_standard_input_are_answered_the_same_every_time(gguf
         command = [sys.executable, "-m", "shadowprice", *arguments]
         done = subprocess.run(command, input=questions, capture_output=True, cwd=tmp_path, timeout=300)
         assert done.returncode == 0, done.stderr
-        assert b"2 questions from standard input: a question a line" in done.stderr
+        assert b"2 questions from standard input: one question per line" in done.stderr
         assert b"answered   2 requests, 0 more cut short -> " in done.stdout
         answers = [line["response"]["body"]["choices"][0] for line in read_jsonl(tmp_path / name)]
         assert [answer["finish_reason"] for answer in answers] == ["stop", "stop"]

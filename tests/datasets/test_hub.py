@@ -178,7 +178,7 @@ def test_the_help_names_the_benchmarks(capsys):
     with pytest.raises(SystemExit):
         main(["collect", "--help"])
     text = capsys.readouterr().out
-    named = text[text.index("by name:") : text.index("A file of that name")]
+    named = text[text.index("by name:") : text.index("If a file has that name")]
     assert re.findall(r"[\w+-]+", named)[2:] == list(BENCHMARKS)
 
 

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 from unittest.mock import patch
 
-from shadowprice import collect, runs, tale
+from shadowprice import collect, run_folder, runs, tale
 from shadowprice.accounts.journal import Balances
 from shadowprice.accounts.sqlite import Ledger, Settlement
 from shadowprice.engine import executor
@@ -128,7 +128,7 @@ def a_resumed_run_forgets_parts_of_answers() -> AbstractContextManager[Any]:
 
 @mutant
 def a_resumed_run_forgets_what_failures_cost() -> AbstractContextManager[Any]:
-    return patch.object(runs, "charged_before", lambda ledger, place: {})
+    return patch.object(run_folder, "charged_before", lambda ledger, place: {})
 
 
 @mutant

@@ -1,4 +1,4 @@
-"""What an execution needs of a ledger: `Ledger` has it, and so has the part of one that another process holds."""
+"""What an execution needs of a ledger. `Ledger` has these methods, and so has a worker's part of a remote one."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Numbers that survive the end of a process: a memory-mapped file of 64-bit cells.
 
-Writing a cell costs as much as writing to memory. The page cache keeps it when the process is killed; a power cut may
-lose it, so what depends on it must not be trusted after a restart of the machine.
+Writing a cell costs as much as writing to memory. The page cache keeps it when the process is killed. A power cut may
+lose it, so cells must not be trusted after a restart of the machine.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CELLS = 2**16  # the file is sparse: cells that were never written take no space
 
 
 class Counters:
-    """The cells of one process, all 0 at first. Held by it alone, until it is closed or has ended."""
+    """The cells of one process, all 0 at first. Locked by that process until it closes them or ends."""
 
     def __init__(self, path: Path, *, create: bool) -> None:
         self.path = path
@@ -50,7 +50,7 @@ class Counters:
         self._lock.release()
 
     def remove(self) -> None:
-        """Deletes the file, whose numbers are recorded elsewhere by now."""
+        """Deletes the file; its numbers must be recorded elsewhere by then."""
         self.path.unlink(missing_ok=True)
         beside(self.path, ".lock").unlink(missing_ok=True)
         self.close()

@@ -1,4 +1,4 @@
-"""Whether a journal is damaged; and what is kept, and charged, if it is.
+"""Finds damage of a journal; says what is still valid, and what is charged for the rest.
 
 `shadowprice.accounts.sqlite` says which damage is noticed.
 """
@@ -24,7 +24,7 @@ class Damaged(LedgerError):
 
 
 class Watch:
-    """Is shown the rows of a journal, and then tells whether the entry of the mark was among them."""
+    """Compares the rows of a journal with its mark: is the entry that the mark names among them?"""
 
     def __init__(self, mark: Mark | None) -> None:
         self.required = mark.required if mark else None
@@ -55,7 +55,7 @@ class Watch:
 
 
 class Journal:
-    """The journal in a database as far as it is valid."""
+    """The valid part of the journal in a database."""
 
     def __init__(self, db: sqlite3.Connection, mark: Mark | None) -> None:
         """Raises LedgerError, or an error of UNREADABLE, if not even the budget is valid.
@@ -96,7 +96,7 @@ class Journal:
 
 
 def salvage(path: Path, db: sqlite3.Connection, journal: Journal) -> None:
-    """Replaces a damaged ledger by what is valid of it; what may have been used is charged.
+    """Replaces a damaged ledger by its valid part, and charges what may have been used.
 
     The damaged files are kept beside it. If this is interrupted, the ledger is refused as before.
     """

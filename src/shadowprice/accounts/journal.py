@@ -71,7 +71,7 @@ class Entry(NamedTuple):
     answered: bool = False  # has the result of its request
 
     def row(self, before: bytes, line: bytes | None) -> tuple[bytes, tuple[Value, ...]]:
-        """Its digest, which depends on the one before it, and the values to insert."""
+        """The digest of the entry, which depends on the one before it, and the values to insert."""
         number, kind, request, reservation, units, usage, _ = self
         values: tuple[Value, ...]
         if usage is None:
@@ -83,7 +83,7 @@ class Entry(NamedTuple):
 
 
 def _digest(before: bytes, values: tuple[Value, ...], line: bytes | None) -> bytes:
-    """Of everything in a row and, through the digest before it, of all rows before it.
+    """The digest of everything in a row and, through the digest before it, of all rows before it.
 
     The first half of SHA-256, for which most processors have instructions. `ascii` of a tuple tells types apart and
     shows where it ends; what follows has the length that it names.
@@ -106,7 +106,7 @@ class Row(NamedTuple):
 
 
 def read_rows(db: sqlite3.Connection) -> Iterator[Row]:
-    """The journal in a database, oldest entry first, as far as its digests are right; Changed where they end."""
+    """The journal in a database, oldest entry first. Raises Changed at the first row with a wrong digest."""
     before = NO_DIGEST
     for *values, digest, line in db.execute(_ROWS):
         if digest != _digest(before, tuple(values), line):
@@ -176,7 +176,7 @@ class Balances:
 
     @property
     def committed(self) -> int:
-        """Charged or reserved, whether the budget covers it or not."""
+        """Units charged or reserved, even if the budget does not cover them."""
         return self.charged + self.reserved
 
     @property
@@ -251,7 +251,7 @@ def check_tables(db: sqlite3.Connection) -> None:
 
 
 def first_balances(entry: Entry | None) -> Balances:
-    """Those after the first entry of a journal."""
+    """The balances after the first entry of a journal."""
     if entry is None or entry.kind != "budget":
         raise LedgerError("it has no budget")
     return Balances(entry.units)

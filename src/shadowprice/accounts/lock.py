@@ -10,7 +10,7 @@ from shadowprice.errors import LedgerError
 
 
 class Lock:
-    """Held by one writer until it is released or its process has ended, however it ended.
+    """A lock that one writer holds until it releases it or its process ends, even by kill -9.
 
     A POSIX lock, because a forked child does not inherit it: with flock, a worker that outlives a killed run would
     keep the ledger locked. But a POSIX lock belongs to a process, not to an open file: a second opening by the same
@@ -31,8 +31,8 @@ class Lock:
             fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             self._file.close()
-            taken = isinstance(error, BlockingIOError)
-            problem = "in use by another process" if taken else f"cannot be locked: {error.strerror}"
+            in_use = isinstance(error, BlockingIOError)
+            problem = "in use by another process" if in_use else f"cannot be locked: {error.strerror}"
             raise LedgerError(f"{path}: {problem}") from None
         _HELD.add(self._name)
 

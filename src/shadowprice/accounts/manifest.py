@@ -53,9 +53,9 @@ def _check(manifest: Any) -> None:
     _shaped(manifest, _WHOLE, "it")
     _shaped(manifest["asked"], _ASKED, "asked")
     summary, teacher = manifest.get("summary") or {}, manifest.get("teacher")
-    for each in (*manifest["rounds"], *(summary.get("rounds") or ())):
-        _shaped(each, _ROUND, "a round")
-        if each.keys() != _ROUND.keys():
+    for clearing in (*manifest["rounds"], *(summary.get("rounds") or ())):
+        _shaped(clearing, _ROUND, "a round")
+        if clearing.keys() != _ROUND.keys():
             raise TypeError("a round has other fields")
     if summary:
         _shaped(summary, _SUMMARY, "summary")
@@ -77,12 +77,12 @@ def _shaped(value: Any, shape: _Shape, name: str) -> None:
     if not isinstance(value, dict):
         raise TypeError(f"{name} is not an object")
     for field, types in shape.items():
-        found = value.get(field)
-        if not isinstance(found, types) or (isinstance(found, bool) and bool not in types):
-            raise TypeError(f"{name} has {found!r:.40} as {field}")
+        content = value.get(field)
+        if not isinstance(content, types) or (isinstance(content, bool) and bool not in types):
+            raise TypeError(f"{name} has {content!r:.40} as {field}")
 
 
 def _all(values: Mapping[Any, Any], kind: type, name: str) -> None:
-    for each in values.values():
-        if type(each) is not kind:
-            raise TypeError(f"{name} has {each!r:.40}")
+    for entry in values.values():
+        if type(entry) is not kind:
+            raise TypeError(f"{name} has {entry!r:.40}")

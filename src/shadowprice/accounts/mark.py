@@ -1,7 +1,7 @@
 """The mark beside a ledger: the latest entry of its journal, kept outside the database.
 
 SQLite treats a log that was cut or damaged like one that a crash ended early, and opens the shorter journal without an
-error. The mark shows the difference. It has two slots that are written in turn, so that one is valid at every moment; a
+error. The mark shows the difference. It has two slots that are written alternately, so one is valid at every moment. A
 write is one `pwrite`, which a killed process cannot lose.
 """
 
@@ -26,7 +26,7 @@ _UNKNOWN = b" " * 36
 
 
 class Point(NamedTuple):
-    """An entry of the journal, and what was reserved or charged by then."""
+    """An entry of the journal, and the units reserved or charged up to it."""
 
     id: int
     digest: bytes
@@ -49,7 +49,7 @@ class Mark(NamedTuple):
 
 
 def read_mark(path: Path) -> Mark | None:
-    """The mark of the ledger at `path`; None if there is none, or none that is whole."""
+    """The mark of the ledger at `path`; None if it is missing or invalid."""
     try:
         content = read_regular(beside(path, ".mark"))
     except (OSError, InputError):
@@ -60,7 +60,7 @@ def read_mark(path: Path) -> Mark | None:
 
 
 class MarkFile:
-    """The mark of a ledger, to be moved on."""
+    """The mark of an open ledger, which moves with every entry."""
 
     @staticmethod
     def create(path: Path, point: Point) -> None:
@@ -112,7 +112,7 @@ def _parsed(slot: bytes) -> Mark | None:
 
 @cache
 def boot() -> bytes:
-    """Which start of the machine this is."""
+    """Identifies the current boot of the machine."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_bytes().strip()[:36].ljust(36)
     except OSError:

@@ -1,13 +1,13 @@
-"""What gateways write down beside the accounts, in the same database: it survives restarts, and all processes see it.
+"""What gateways record beside the accounts, in the same database: it survives restarts, and all processes see it.
 
     tenants   name, record                              those that were added while the gateway ran, as JSON
-    prices    account, at, worker, price, available     the posted price in the course of time
-    minutes   minute, tenant, kind, requests, tokens    how many requests were decided how
+    prices    account, at, worker, price, available     the posted price over time
+    minutes   minute, tenant, kind, requests, tokens    requests and tokens by decision
     latest    worker, number, at, record                the latest requests, without their text
     signals   name, at                                  something that all processes of a gateway should do
 
-Nothing here decides about units: all of it can be lost without a unit being spent twice. Everything but the tenants is
-bounded, and the oldest is deleted first.
+No decision about units depends on it: if all of it is lost, no unit is spent twice. Everything but the tenants is
+bounded; the oldest is deleted first.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Price(NamedTuple):
 
 
 class Notes:
-    """Through the database of an owner. All methods may be called from any thread."""
+    """Reads and writes notes in the database of an owner. All methods may be called from any thread."""
 
     def __init__(self, owner: Owner, worker: str) -> None:
         self._owner, self._worker = owner, worker

@@ -2,7 +2,7 @@
 
     used    account, slot, units                       what is not available: spent, or leased to a process
     leases  worker, account, slot, cell, units, boot   what of it a process holds; `cell` counts what it has used
-    wanted  account, at                                somebody needed units that other processes hold
+    wanted  account, at                                a process needed units that other processes hold
     answers name, digest, worker, answer, at           answers kept for their Idempotency-Key
 
 Available in an account: its limit minus the units of the slots that count. A lease is on the disk before a unit of it
@@ -43,7 +43,7 @@ TABLES = (
 
 
 class Want(NamedTuple):
-    """A block that a process asks for: `need` units at least, `like` if there are so many."""
+    """A block that a process asks for: at least `need` units, and `like` units if that many are available."""
 
     account: str
     limit: int
@@ -55,7 +55,7 @@ class Want(NamedTuple):
 
 
 class Granted(NamedTuple):
-    """units: of the block; free: available in the account after it."""
+    """A granted block: its `units`, and those that are `free` in the account after it."""
 
     units: int
     free: int
@@ -72,7 +72,7 @@ class Lease(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """What is known about an Idempotency-Key: `answer` is None while its first request is under way."""
+    """What is known about an Idempotency-Key: `answer` is None while its first request is in flight."""
 
     digest: str
     worker: str
@@ -200,7 +200,7 @@ class Owner(ABC):
         return [row[0] for row in self.run("SELECT DISTINCT worker FROM leases ORDER BY worker")]
 
     def wanted(self) -> set[str]:
-        """Accounts of which another process needs more than is left."""
+        """Accounts in which another process needs more units than are left."""
         return {row[0] for row in self.run("SELECT account FROM wanted WHERE at > ?", time.time() - _WANTED)}
 
     # --- answers that are kept -----------------------------------------------------------------
@@ -220,7 +220,7 @@ class Owner(ABC):
         return Kept(*rows[0]) if rows else None
 
     def answered(self, name: str, answer: str | None) -> None:
-        """Stores the answer; None: there is none, and the name can be used again."""
+        """Stores the answer. None: the request got no answer, and the key can be used again."""
         with self.transaction():
             if answer is None:
                 self.run("DELETE FROM answers WHERE name = ?", name)

@@ -9,7 +9,7 @@ after every step and every crash. Units belong to the window in which they were 
 
 **Speed.** A process leases blocks of units from the owner (`owner`), durably, and reserves from its blocks in memory.
 Per block one cell of a memory-mapped file (`counters`) counts what was reserved or spent. Other processes' blocks are
-returned when somebody needs them, at the end of their window, and when the process ends.
+returned when another process needs them, at the end of their window, and when the process ends.
 
 **Crashes.** After `kill -9` the cells show what was used: what was reserved and not settled counts as spent, the rest
 of the blocks is available again, as soon as any process starts or looks (`recover`). After a power cut the cells cannot
@@ -43,7 +43,7 @@ _BLOCKS = 64  # a block is this part of a limit
 
 @dataclass(slots=True, eq=False)
 class _Block:
-    """What this process holds of an account in one slot: `used` of `units` are reserved or spent."""
+    """Units of an account in one slot that this process holds: `used` of `units` are reserved or spent."""
 
     account: Account
     slot: int
@@ -67,7 +67,7 @@ class Reservation:
 
 
 class Balance(NamedTuple):
-    """Of an account, in the current window. `spent` includes what other processes hold."""
+    """The balance of an account in the current window. `spent` includes what other processes hold."""
 
     limit: int
     available: int
@@ -107,14 +107,14 @@ class Tree:
     # --- reserving -----------------------------------------------------------------------------
 
     def reserve(self, path: Sequence[Account], units: Units) -> Reservation:
-        """Units from every account of the path; raises Shortage if one has too few. Waits for the disk if need be."""
-        while (found := self.reserve_held(path, units)) is None:
+        """Reserves units in every account of the path. Raises Shortage if one has too few. May wait for the disk."""
+        while (reservation := self.reserve_held(path, units)) is None:
             wants = self.wants(path, units)
             self.add(wants, self.owner.lease(self.worker, wants))
-        return found
+        return reservation
 
     def reserve_held(self, path: Sequence[Account], units: Units) -> Reservation | None:
-        """The same from blocks that this process holds; None: they do not suffice."""
+        """Does the same from blocks that this process holds; None if they do not suffice."""
         each = _each(units, len(path))
         now = self.clock()
         blocks = tuple(self._block(account, now) for account in path)
@@ -127,16 +127,16 @@ class Tree:
         return Reservation(each, blocks)
 
     def wants(self, path: Sequence[Account], units: Units) -> list[Want]:
-        """The blocks to lease before so many units can be reserved."""
+        """The blocks to lease before `units` can be reserved."""
         now = self.clock()
-        found = []
+        wants = []
         for account, some in zip(path, _each(units, len(path)), strict=True):
             block = self._block(account, now)
             if (need := some - (block.units - block.used)) > 0:
                 like = max(need, account.limit // _BLOCKS)
                 first = account.window.first(block.slot)
-                found.append(Want(account.name, account.limit, block.slot, first, need, like, block.cell))
-        return found
+                wants.append(Want(account.name, account.limit, block.slot, first, need, like, block.cell))
+        return wants
 
     def add(self, wants: Sequence[Want], granted: Sequence[Granted]) -> None:
         """Adds blocks that were leased."""
@@ -160,7 +160,7 @@ class Tree:
             block.reserved -= reserved
 
     def void(self, reservation: Reservation) -> None:
-        """Ends a reservation of which nothing was used."""
+        """Ends a reservation without a cost."""
         self.settle(reservation, 0)
 
     def charge(self, path: Sequence[Account], units: Units) -> None:
@@ -172,7 +172,7 @@ class Tree:
             self._use(block, some)
 
     def _cover(self, block: _Block, more: int) -> None:
-        """Makes room for units that were used, available or not: on the disk before the cell counts them."""
+        """Leases units that were used, even if none are available: on disk before the cell counts them."""
         if (excess := more - (block.units - block.used)) > 0:
             like = max(excess, min(block.account.limit // _BLOCKS, block.free))
             self.owner.force(self.worker, block.account.name, block.slot, block.cell, like)
@@ -212,7 +212,7 @@ class Tree:
         return block
 
     def trim(self, wanted: Collection[str] | None = None) -> None:
-        """Returns what this process does not need: of past windows, and what others want. Call it now and then.
+        """Returns units of past windows, and units that other processes need. Call it regularly.
 
         wanted  what `owner.wanted` has returned, if it was asked in another thread
         """
@@ -257,7 +257,7 @@ class Tree:
         return self._block(account, self.clock()).reserved
 
     def balance(self, account: Account) -> Balance:
-        """As the owner knows it."""
+        """The balance of an account, as the owner knows it."""
         block = self._block(account, self.clock())
         first = account.window.first(block.slot)
         block.free = account.limit - self.owner.used(account.name, first, block.slot)

@@ -1,4 +1,4 @@
-"""A run folder, read and never written: during the run, after its end, after a crash.
+"""A read-only view of a run folder: during the run, after its end, or after a crash.
 
 The ledger's lock is not touched, and no new file is created beside the ledger.
 """
@@ -44,7 +44,7 @@ _MOST_TEXT = 240  # characters of an answer that are kept
 class Attempt:
     """A grant and its outcome, in units.
 
-    `end` is None while it is in flight (or lost in a crash, until the run is resumed), then one of
+    `end` is None while it is in flight, or was lost in a crash and the run was not resumed. Then it is one of
     result   it ended with the result of its request
     chunk    it ended with a chunk, from which its request can continue
     nothing  it failed, and its request may be tried again
@@ -148,7 +148,7 @@ def is_run(folder: Path) -> bool:
 
 
 def is_estimate(name: str) -> bool:
-    """Whether a name in the ledger is that of an estimate, not of a request."""
+    """Whether a name in the ledger belongs to an estimate instead of a request."""
     return name.startswith(ESTIMATE)
 
 
@@ -200,7 +200,7 @@ def whole_answers(folder: Path) -> Iterator[Callable[[str], str]]:
 
 
 def result_lines(folder: Path) -> dict[str, bytes]:
-    """The results so far, as the ledger has them, by request."""
+    """The lines of the results so far, by request."""
     if not (folder / LEDGER).exists():
         return {}
     with _opened(folder / LEDGER) as db:
@@ -234,14 +234,14 @@ def _rates(found: Mapping[str, Any] | None) -> Rates | None:
 def _opened(path: Path) -> Iterator[sqlite3.Connection]:
     """A connection that writes nothing: opened in the usual way to read, SQLite would leave files behind."""
     beside = [path.with_name(path.name + suffix) for suffix in ("-wal", "-shm")]
-    if all(os.access(each, os.W_OK) for each in beside):  # the run continues, or was killed
+    if all(os.access(file, os.W_OK) for file in beside):  # the run continues, or was killed
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as db:
             yield db
         return
     with tempfile.TemporaryDirectory(prefix="shadowprice-") as place:
         if beside[0].exists():  # a killed run, copied or not ours to write: its log has to be replayed elsewhere
-            for each in (path, beside[0]):
-                shutil.copy(each, place)
+            for file in (path, beside[0]):
+                shutil.copy(file, place)
             path = Path(place) / path.name
             options = "mode=rw"
         else:
@@ -286,7 +286,7 @@ def _read_ledger(db: sqlite3.Connection, account: Account, lines: _Lines, watch:
     check_tables(db)
     rows = read_rows(db)
     balances = Balances(0)
-    rounds = [each["budget"] for each in account.rounds]
+    rounds = [clearing["budget"] for clearing in account.rounds]
     opened: dict[int, Attempt] = {}
     for row in rows:
         watch.see(row)
@@ -335,16 +335,16 @@ def _requests(
     for request in (*lines.results, *lines.notes):
         by_request.setdefault(request, [])
     views = {}
-    for request, some in by_request.items():
+    for request, entries in by_request.items():
         known = lines.results.get(request) or lines.notes.get(request) or Result(request, "not_sent")
         views[request] = RequestView(
             id=request,
             outcome=known.outcome,
             answered=request in lines.results,
-            cost=sum(attempt.cost for attempt in some),
-            usage=sum((attempt.usage for attempt in some), Usage()),
+            cost=sum(attempt.cost for attempt in entries),
+            usage=sum((attempt.usage for attempt in entries), Usage()),
             forecast=forecasts.get(request, {}),
-            attempts=some,
+            attempts=entries,
             flags=tuple(lines.flags.get(request, ())),
             correct=known.correct,
             failure=known.failure,

@@ -31,7 +31,7 @@ _SYNTAX = re.compile(r"(.*?)(?:/\s*(minute|hour|day|month))?(?:\s+(rolling))?", 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """period: minute, hour, day or month; "": it never refills."""
+    """The window of a budget. `period` is minute, hour, day or month; "" never refills."""
 
     period: str = ""
     rolling: bool = False
@@ -65,7 +65,7 @@ class Window:
         return slot * length, (slot + 1) * length
 
     def span(self, now: float) -> tuple[float, float] | None:
-        """Start and end of the period over which the budget is to last: of the calendar's, also if it is rolling."""
+        """Start and end of the period over which the budget should last: the calendar's, even if it is rolling."""
         return Window(self.period).bounds(now)
 
     def _length(self) -> int:
@@ -81,7 +81,7 @@ def _month(slot: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """A budget at one place of the tree: at most `limit` units in each window."""
+    """A budget at one node of the tree: at most `limit` units in each window."""
 
     name: str
     limit: int

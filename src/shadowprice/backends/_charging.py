@@ -1,7 +1,7 @@
-"""What an answer is charged, and when its stream is cut, judging by what has arrived. The table is in `openai`.
+"""What an answer is charged, and when its stream is cut, by what has arrived. The table is in `openai`.
 
-Texts are measured in characters. Those of Chinese, Japanese and Korean count as 3: most are a token of their own, or
-half of one. A run of one sign (spaces of an indentation, dashes of a table) counts as 4: up to 128 are one token.
+Texts are measured in characters. A Chinese, Japanese or Korean one counts as 3, because most are a whole token or half
+of one. A run of one sign (spaces of an indentation, dashes of a table) counts as 4: up to 128 are one token.
 
 How many characters a token has is learned from credible answers: those whose count, given by the server, is not below
 their pieces, not above their limit and plausible for their text, and that hide no reasoning. A server that ignores its
@@ -26,7 +26,7 @@ _LONGEST_RUN = 128  # of one sign, in one token
 _ONE_TOKEN = 7  # characters: pieces that are not longer on average look like one token each
 _SHORTEST_LESSON = 16  # tokens; shorter answers vary too much
 _LESSONS = 8  # answers to learn from before the densest one counts
-_DOUBT = 1.5  # times the truth an estimate may be: texts with 6 characters a token, where 4 are assumed, are not rare
+_DOUBT = 1.5  # an estimate may be this many times the truth: 6 characters a token, where 4 are assumed, are not rare
 _RUN = re.compile(r"([\W_])\1{4,}")
 _WIDE = re.compile("[\u2e80-\ud7ff\uf900-\ufaff\U00020000-\U0003ffff]")
 
@@ -66,11 +66,11 @@ class Density:
             self._densest = max(self._densest, characters / tokens)
 
     def longest(self, tokens: int) -> int:
-        """Characters that so many tokens can have."""
+        """The most characters that these tokens can have."""
         return int(self.most * tokens) + _SLACK
 
     def fewest(self, characters: int) -> int:
-        """Tokens that such a text must have."""
+        """The fewest tokens that a text of these characters has."""
         return max(0, -int(-(characters - _SLACK) // self.most))
 
     def estimate(self, pieces: int, characters: int) -> int:
@@ -144,7 +144,7 @@ def charge(seen: Seen, limit: int, density: Density) -> Charge:
 
 
 def _counted(seen: Seen, density: Density) -> int | None:
-    """The tokenizer's count, if the text can have so few tokens."""
+    """The tokenizer's count, unless the text cannot have that few tokens."""
     if seen.counted is None or seen.counted < max(1, seen.pieces, density.fewest(seen.characters)):
         return None
     return seen.counted

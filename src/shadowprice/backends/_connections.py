@@ -1,10 +1,10 @@
-"""The connections to one server: used again where that is safe.
+"""The connections to one server, reused if that is safe.
 
-A new connection for every request takes about half of the time of a short answer. But a connection that is used again
-just when its server closes it looks like an answer that was lost, and is charged as one. Some servers close every
-connection after a stream although they announce to keep it (llama.cpp). So one connection is watched first: if it is
-still open a moment after its answer, connections are used again, each within a second of its last answer. The first
-connection that is lost before any byte of a response ends this permanently.
+A new connection for every request takes about half of the time of a short answer. But if a connection is reused just
+when its server closes it, that looks like a lost answer, and is charged as one. Some servers (llama.cpp) close every
+connection after a stream although they announce to keep it. So one connection is watched first: if it is still open a
+moment after its answer, connections are reused, each within a second of its last answer. Reuse ends for good with the
+first connection that is lost before any byte of a response.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ __all__ = ["Connections"]
 _LONGEST_HEADER = 2**16  # bytes
 _IDLE = 1.0  # seconds that a connection waits for its next request; servers wait 5 or longer
 _WATCHED = 0.1  # seconds after an answer that show whether its connection is kept
-_LAST_WORD = 0.05  # seconds for the end of a response whose last event has come
-_MAX_LATE = 3  # responses in a row whose ends are waited for in vain
+_LAST_WORD = 0.05  # seconds to wait for the end of a response after its last event
+_MAX_LATE = 3  # give up waiting after so many responses in a row whose end did not come
 
 
 class Connections:
@@ -102,7 +102,7 @@ class Connections:
             self._reuse = "safe" if transport and not transport.is_closing() else "unsafe"
 
     def _enter(self) -> None:
-        """Sessions belong to an event loop: in another one there are none yet."""
+        """Drops sessions of another event loop: a session belongs to one loop."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             self._detach()
@@ -110,7 +110,7 @@ class Connections:
             self._reuse = "unknown" if self._reuse == "watching" else self._reuse
 
     def _detach(self) -> None:
-        """A backend that was not closed needs no warning."""
+        """Detaches the sessions, so that a backend that was not closed causes no warning."""
         for name in ("_kept", "_fresh"):
             session: aiohttp.ClientSession | None = getattr(self, name, None)
             if session:

@@ -1,4 +1,4 @@
-"""How an answer is continued from its text, with what is put between its parts. Without I/O."""
+"""How an answer is continued from its text, and what stands between its parts. No I/O."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def continuation(body: Mapping[str, Any], sent: str) -> dict[str, Any]:
 
 
 def final_text(suffix: str, held: str, text: str, finish: str) -> str:
-    """What comes after the suffix: without the white space that was held back, and with the box closed."""
+    """The text after the suffix: without the white space that was held back, and with the box closed."""
     text = _without(held, text)
     # The end of the box was part of the stop text.
     return text + "}" if opens_box(suffix) and finish == "stop" and _is_open(text) else text
 
 
 def _without(held: str, text: str) -> str:
-    """The text without the white space that was held back and is now written again, or a part of it."""
+    """The text without the white space that was held back, as far as the model has written it again."""
     return "" if held.startswith(text) else text.removeprefix(held)
 
 

@@ -26,7 +26,7 @@ def _physical_cores() -> int:
 
 
 def _core(cpu: int) -> str:
-    """What names a core: the CPUs that share it."""
+    """Identifies a core: the CPUs that share it."""
     try:
         return (_CPUS / f"cpu{cpu}" / "topology" / "thread_siblings_list").read_text().strip()
     except OSError:
@@ -34,7 +34,7 @@ def _core(cpu: int) -> str:
 
 
 def _quota() -> int:
-    """The cores' worth of time that a container has."""
+    """How many cores a container may use, by its time quota."""
     try:
         quota, period = _QUOTA.read_text().split()
         return -(-int(quota) // int(period))

@@ -1,4 +1,4 @@
-"""Server-sent events out of bytes, and JSON out of events: of bounded size and depth, without I/O."""
+"""Parses server-sent events from bytes, and JSON from events, with bounded size and depth. No I/O."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_TOKENS = 2**24  # no model writes more in one answer: a higher count is not 
 
 
 class Malformed(ValueError):
-    """An event that is not in the form of the protocol."""
+    """An event that does not follow the protocol."""
 
 
 class TooLong(Exception):
@@ -80,7 +80,7 @@ class EventParser:
         return events
 
     def _is_one_line(self, chunk: bytes) -> bool:
-        """Whether it is one event in one line, as nearly all that ever comes: that needs no parsing."""
+        """Whether the chunk is one event in one line, as nearly all are: these need no parsing."""
         return (
             chunk.startswith(b"data: {")
             and chunk.endswith(b"}\n\n")
@@ -137,7 +137,7 @@ def read_event(kind: bytes, data: bytes) -> object:
 
 
 def read_body(data: bytes) -> list[object]:
-    """The events of a body that is no stream of events: the JSON that it is, or that each of its lines is."""
+    """The events of a body that is not a stream of events: one JSON value, or one per line."""
     try:
         return [read_event(b"", data)]
     except Malformed:
@@ -168,10 +168,10 @@ def _integer(digits: str) -> int | float:
 def reason(event: Any) -> object:
     """The message of an error, in any of the forms that servers use."""
     error = event.get("error") or event if isinstance(event, dict) else event
-    found = (error.get("message") or error.get("detail") or error) if isinstance(error, dict) else error
-    if isinstance(found, list) and found and all(isinstance(each, dict) and each.get("msg") for each in found):
-        return "; ".join(f"{_place(each.get('loc'))}{each['msg']}" for each in found)  # FastAPI
-    return found
+    problem = (error.get("message") or error.get("detail") or error) if isinstance(error, dict) else error
+    if isinstance(problem, list) and problem and all(isinstance(item, dict) and item.get("msg") for item in problem):
+        return "; ".join(f"{_place(item.get('loc'))}{item['msg']}" for item in problem)  # FastAPI
+    return problem
 
 
 def _place(loc: object) -> str:

@@ -1,4 +1,4 @@
-"""What a failed request means: what it cost, whether to ask again, and whether others would fail like it.
+"""What a failed request means: what it cost, whether to retry it, and whether others would fail in the same way.
 
     what came                                                   cost       error
     no connection: refused, unknown host, TLS, not in time      nothing    Unavailable, sent=False
@@ -89,7 +89,7 @@ class StatusError(Exception):
 
 
 class NoCompletion(Exception):
-    """A response with status 2xx that is not a completion: its content type, and what came of it."""
+    """A response with status 2xx that is not a completion: its content type, and the bytes that arrived."""
 
     def __init__(self, kind: str, content: bytes) -> None:
         super().__init__(kind)
@@ -156,7 +156,7 @@ def _refusal(error: StatusError, body: Mapping[str, Any]) -> BackendError:
     message, delay = f"{status}: {why}", _delay(error.headers)
     code = next((code for code in error.codes if code.lower() not in f"error {why}".lower()), "")
     cause = ": ".join(filter(None, (str(status), _stable(line(code)) if code else "", _stable(why))))
-    unknown = None if error.generated else 0  # what nothing is charged for, as a rule
+    unknown = None if error.generated else 0  # usually nothing is charged
     if 300 <= status < 400:
         where = line(error.headers.get("location", "nowhere"))
         return Denied(f"{status}: the server redirects to {where}", tokens=unknown, cause=f"redirect to {where[:100]}")
@@ -173,7 +173,7 @@ def _refusal(error: StatusError, body: Mapping[str, Any]) -> BackendError:
 
 
 def _unconnected(error: Exception) -> tuple[str, str]:
-    """Why there is no connection, and what else is known about it."""
+    """Why there is no connection, and further details."""
     if isinstance(error, aiohttp.ClientHttpProxyError):
         return f"refused by the proxy: {error.status}", f" {line(error.message)}"
     if not isinstance(error, aiohttp.ClientConnectorError):
@@ -227,10 +227,10 @@ def _readable(content: str, status: int) -> str:
 def _says(content: bytes, text: str) -> str:
     """The beginning of what a server says instead of an answer: it often names what is wrong."""
     try:
-        found = reason(parse_json(content))
+        message = reason(parse_json(content))
     except Malformed:
-        found = _readable(text, 200)
-    said = found if isinstance(found, str) else text
+        message = _readable(text, 200)
+    said = message if isinstance(message, str) else text
     return line(said)[:100] if said else ""
 
 

@@ -44,12 +44,12 @@ def generated_texts(value: Any, depth: int = 0) -> Iterator[str]:
     elif depth > _DEEPEST:  # left out of the message as well
         return
     elif isinstance(value, list):
-        for each in value:
-            yield from generated_texts(each, depth + 1)
+        for item in value:
+            yield from generated_texts(item, depth + 1)
     elif isinstance(value, dict):
-        for name, each in value.items():
-            if name not in _NOT_TEXT and each:
-                yield from generated_texts(each, depth + 1)
+        for name, item in value.items():
+            if name not in _NOT_TEXT and item:
+                yield from generated_texts(item, depth + 1)
 
 
 class Message:
@@ -84,10 +84,10 @@ class Message:
 
     def fields(self) -> dict[str, Any]:
         """Without the role, and without what is empty."""
-        found = {name: _frozen(value) for name, value in self._fields.items()}
-        if calls := found.get("tool_calls"):
-            found["tool_calls"] = [_whole_call(call) for call in sorted(calls, key=lambda call: call["index"])]
-        return {name: value for name, value in found.items() if value not in ("", [], {})}
+        merged = {name: _frozen(value) for name, value in self._fields.items()}
+        if calls := merged.get("tool_calls"):
+            merged["tool_calls"] = [_whole_call(call) for call in sorted(calls, key=lambda call: call["index"])]
+        return {name: value for name, value in merged.items() if value not in ("", [], {})}
 
     def _merged(self, known: Any, new: Any, name: str, depth: int = 0) -> Any:
         """What is known of a field, with what is new of it."""
@@ -112,7 +112,7 @@ class Message:
             for value in new:
                 self._add_entry(known, value, name, depth + 1)
         elif isinstance(new, str | dict | list):  # of another kind than before
-            more = [self._merged(None, each, name, depth + 1) for each in _entries(new)]
+            more = [self._merged(None, entry, name, depth + 1) for entry in _entries(new)]
             return _Entries([*_entries(known), *more])
         elif not isinstance(known, _Text | dict | list):
             return new
@@ -160,7 +160,7 @@ def _frozen(value: Any) -> Any:
     if isinstance(value, _Text):
         return "".join(value)
     if isinstance(value, list):
-        return [_frozen(each) for each in value]
+        return [_frozen(item) for item in value]
     if isinstance(value, dict):
-        return {name: _frozen(each) for name, each in value.items()}
+        return {name: _frozen(item) for name, item in value.items()}
     return value

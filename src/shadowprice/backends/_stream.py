@@ -160,10 +160,10 @@ class Answer:
     def charged(self) -> tuple[Charge, int, int]:
         """What it is charged, the tokens of its prompt, and how many of these came from a cache."""
         seen = self._seen()
-        found = charge(seen, self.limit, self.density)
-        if found.source == "server" and not found.flags:
+        charged = charge(seen, self.limit, self.density)
+        if charged.source == "server" and not charged.flags:
             self._teach(seen)
-        return found, *_prompt_tokens(self._usage)
+        return charged, *_prompt_tokens(self._usage)
 
     def completion(self, model: str) -> Completion:
         finish = "length" if is_over(self._seen(), self.limit, self.density) else self.finish or "stop"
@@ -287,9 +287,9 @@ def _cleaned(value: Any, depth: int) -> Any:
     if depth > _DEEPEST:
         return None
     if isinstance(value, dict):
-        return {_cleaned(name, depth + 1): _cleaned(each, depth + 1) for name, each in value.items()}
+        return {_cleaned(name, depth + 1): _cleaned(item, depth + 1) for name, item in value.items()}
     if isinstance(value, list):
-        return [_cleaned(each, depth + 1) for each in value]
+        return [_cleaned(item, depth + 1) for item in value]
     if isinstance(value, int) and not -(2**63) <= value < 2**64:
         return float(value) if abs(value) < 2**1023 else math.inf if value > 0 else -math.inf
     return value

@@ -27,7 +27,7 @@ _Counter: TypeAlias = Callable[[str], int]
 
 
 class Tokenizer:
-    """`count` gives None where there is no tokenizer. A server that has none is asked once."""
+    """`count` returns None if the server has no tokenizer. Such a server is asked only once."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -54,15 +54,15 @@ class Tokenizer:
             async with asyncio.timeout(_TIMEOUT):
                 response = await self._client.post(f"{self._client.root}/tokenize", request)
                 try:
-                    found = mapping(parse_json(await Body(response, 2**20 + 100 * len(text)).all()))
+                    reply = mapping(parse_json(await Body(response, 2**20 + 100 * len(text)).all()))
                 finally:
                     self._client.release(response)
         except Exception:  # whatever it is: there is no count
             self._serves = False
             return None
-        count = found.get("count")
-        if count is None and isinstance(found.get("tokens"), list):
-            count = len(found["tokens"])
+        count = reply.get("count")
+        if count is None and isinstance(reply.get("tokens"), list):
+            count = len(reply["tokens"])
         return count if whole(count) else None
 
 

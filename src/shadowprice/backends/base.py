@@ -29,7 +29,7 @@ __all__ = [
     "with_text",
 ]
 
-# The name of the attempt under way; "": it has none. A server that keeps account of attempts can be asked by it.
+# The name of the current attempt; "" if it has none. A server that records attempts can be asked about it.
 ATTEMPT: ContextVar[str] = ContextVar("ATTEMPT", default="")
 # A suffix that makes a model state its final answer.
 LANDING = LANDINGS["math"].text
@@ -46,9 +46,9 @@ _WHOLE_ANSWER_FIELDS = (
 class Backend(Protocol):
     """One model.
 
-    More methods are used where a backend has them: `room`, the tokens that a context leaves for an answer;
-    `generating`, the tokens that answers under way have so far, to show progress; and `cost_of`, the tokens of an
-    earlier attempt, where a server can tell.
+    A backend may have further methods: `room`, the tokens that a context leaves for an answer; `generating`, the tokens
+    that answers in flight have so far, to show progress; and `cost_of`, the tokens of an earlier attempt, if the server
+    can say.
     """
 
     model: str

@@ -268,16 +268,16 @@ class LlamaCppBackend(AsyncContext):
         request |= {"prompt": prompt, "n_predict": limit, "return_tokens": True}
         if suffix:
             request["stop"] = stops_of(suffix)
-        found = await self._client.fetch(f"{self.server.url}/completion", request)
-        new = tuple(found["tokens"])
-        ended = found["stop_type"] in ("eos", "word")
-        text = found["content"]
+        reply = await self._client.fetch(f"{self.server.url}/completion", request)
+        new = tuple(reply["tokens"])
+        ended = reply["stop_type"] in ("eos", "word")
+        text = reply["content"]
         if suffix:
-            if opens_box(suffix) and found["stop_type"] == "word":
+            if opens_box(suffix) and reply["stop_type"] == "word":
                 text += "}"  # it was part of the stop text
         elif "\ufffd" in text:  # it starts or ends within a character
             text = await self._decoded([*ids, *new], so_far, text, ended=ended)
-        return self._completion(body, limit, found, text, "stop" if ended else "length", () if suffix else new)
+        return self._completion(body, limit, reply, text, "stop" if ended else "length", () if suffix else new)
 
     def _completion(
         self,
@@ -312,7 +312,7 @@ class LlamaCppBackend(AsyncContext):
         )
 
     async def generating(self) -> int:
-        """Tokens that answers under way have so far."""
+        """Tokens that answers in flight have so far."""
         try:
             return await asyncio.to_thread(self.server.tokens_under_way)
         except Unavailable:  # the answers themselves show it
@@ -389,10 +389,10 @@ class LlamaCppBackend(AsyncContext):
         """The text of all tokens after `so_far`, in whole characters; `text` if they do not fit."""
         shown = ids[:-1] if ended else ids  # the last one marks the end
         try:
-            found = await self._client.fetch(f"{self.server.url}/detokenize", {"tokens": shown})
+            reply = await self._client.fetch(f"{self.server.url}/detokenize", {"tokens": shown})
         except BackendError:  # must not hide that tokens were generated
             return text
-        whole = str(found["content"]) if ended else str(found["content"]).rstrip("\ufffd")
+        whole = str(reply["content"]) if ended else str(reply["content"]).rstrip("\ufffd")
         return whole[len(so_far) :] if whole.startswith(so_far) else text
 
     async def close(self) -> None:

@@ -200,16 +200,18 @@ def _fetch_from_hub(name: str, report: Callable[[str], None]) -> Path:
         import huggingface_hub
     except ImportError:
         raise MissingExtra("local", "fetching a model from the Hugging Face hub") from None
-    shards = int(found[1]) if (found := _SHARD.search(file)) else 1
+    shards = int(match[1]) if (match := _SHARD.search(file)) else 1
     files = [file.replace("-00001-of-", f"-{number:05}-of-") for number in range(1, shards + 1)]
     paths = []
-    for number, each in enumerate(files, start=1):
-        cached = huggingface_hub.try_to_load_from_cache(f"{owner}/{repo}", each)
+    for number, file_name in enumerate(files, start=1):
+        cached = huggingface_hub.try_to_load_from_cache(f"{owner}/{repo}", file_name)
         if isinstance(cached, str):  # without asking the hub, so that it is not needed any more
             paths.append(Path(cached))
             continue
-        report(f"fetching {each} from {owner}/{repo}, once" + (f", file {number} of {shards}" if shards > 1 else ""))
-        paths.append(_download_from_hub(f"{owner}/{repo}", each, report))
+        report(
+            f"fetching {file_name} from {owner}/{repo}, once" + (f", file {number} of {shards}" if shards > 1 else "")
+        )
+        paths.append(_download_from_hub(f"{owner}/{repo}", file_name, report))
         report(f"stored as {paths[-1]}")
     return paths[0]
 

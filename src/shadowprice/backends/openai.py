@@ -23,9 +23,9 @@ A usage counts the text before and beside it. If more text follows, it shows onl
 The estimate is the number of pieces if they have 7 characters or fewer on average, else 4 characters to a token
 or what was learned. The tokenizer (`_tokenizer`) is asked if the estimate exceeds what would be charged.
 
-What is not in the form of the protocol is left out of an answer, which then has the flag `malformed`; so has an answer
-that is complete but for its finish_reason. What no file can hold (half characters, integers beyond 64 bits, hundreds of
-levels) is replaced.
+Parts of an answer that do not follow the protocol are left out, and the answer has the flag `malformed`. An answer that
+is complete but for its finish_reason has it, too. What cannot be written to a file (half characters, integers beyond
+64 bits, hundreds of levels) is replaced.
 
 Nothing more is sent to a server that ignored a limit: what it would generate cannot be bounded.
 
@@ -40,7 +40,7 @@ What a server can generate without being noticed, if its texts have c characters
     what it does not show                       anything that it does not count: hidden reasoning; text in fields that
                                                 no model writes (ids, signatures, annotations, audio) is not counted
     after a limit was exceeded                  what arrives until the stream is closed, and what other requests
-                                                that were under way by then generate
+                                                in flight generate
 
 What failures cost is in `_failures`.
 
@@ -164,11 +164,11 @@ class OpenAIBackend(AsyncContext):
             raise
 
     async def generating(self) -> int:
-        """Tokens that answers under way have so far, at least: a piece may hold several."""
+        """Tokens that answers in flight have so far, at least: a piece may hold several."""
         return sum(answer.pieces for answer in self._under_way)
 
     async def cost_of(self, body: Mapping[str, Any], attempt: str) -> int | None:
-        """The tokens that an attempt at `body` has cost, where the server keeps account of them; None: unknown.
+        """The tokens that an attempt at `body` has cost, if the server records attempts; None: unknown.
 
         Our own gateway does, under the key that it has charged: an attempt has one such key at most.
         """
@@ -184,15 +184,15 @@ class OpenAIBackend(AsyncContext):
             async with asyncio.timeout(_ACCOUNT_TIMEOUT):
                 response = await self._client.post(path, {}, key=key, method="GET")
                 try:
-                    found = mapping(parse_json(await Body(response, 2**16).all()))
+                    reply = mapping(parse_json(await Body(response, 2**16).all()))
                 finally:
                     self._client.release(response)
         except Exception as error:  # whatever it is: the cost is unknown
             if isinstance(error, StatusError) and error.status < 500:
                 self._keeps_account = False
             return None
-        self._keeps_account = found.get("object") == "shadowprice.cost"
-        cost = found.get("tokens")
+        self._keeps_account = reply.get("object") == "shadowprice.cost"
+        cost = reply.get("tokens")
         return cost if self._keeps_account and whole(cost) else None
 
     async def fetch(self, url: str, body: Mapping[str, Any]) -> dict[str, Any]:

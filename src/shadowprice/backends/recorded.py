@@ -20,8 +20,8 @@ class RecordedBackend(AsyncContext):
     """Answers from traces of one model, found by the text of the prompt or of the last user message.
 
     For greedy traces this is exact: greedy decoding is deterministic, so a smaller limit cuts the same
-    answer. For sampled traces it is one of the answers the model gave: the samples of a prompt are
-    served in turn, by sample number, and then from the first again.
+    answer. For sampled traces it is one of the answers that the model gave: the samples of a prompt are
+    served in the order of their numbers, and then from the first again.
 
     The text of a cut answer is exact where the trace lists how many characters each token has
     (`token_chars`); otherwise the text is cut in proportion to the tokens.
@@ -42,8 +42,8 @@ class RecordedBackend(AsyncContext):
             models.add(trace.model)
         if len(models) > 1:
             raise InputError(f"traces of {len(models)} models: {', '.join(sorted(models))}", fix="use one at a time")
-        for found in samples.values():
-            found.sort(key=lambda sample: sample.trace.sample)
+        for of_prompt in samples.values():
+            of_prompt.sort(key=lambda sample: sample.trace.sample)
         self.model = models.pop() if models else ""
         self._samples = dict(samples)
         self._served: dict[str, int] = {}
@@ -64,7 +64,7 @@ class RecordedBackend(AsyncContext):
             sample, start = samples[turn % len(samples)], 0
         else:
             name, start = continue_from.body["id"], continue_from.tokens
-            sample = next((each for each in samples if each.name == name), samples[0])
+            sample = next((candidate for candidate in samples if candidate.name == name), samples[0])
         done = sample.landed(body, start, limit, suffix) if suffix else sample.part(body, start, limit)
         if continue_from is None:
             self._served[prompt] = turn + 1

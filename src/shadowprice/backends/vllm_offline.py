@@ -2,9 +2,9 @@
 
     backend = VllmOfflineBackend("Qwen/Qwen2.5-7B-Instruct")       # or LLM(...), with its own options
 
-`LLM.generate` takes a list and returns when the last of it has ended. Requests that arrive while it generates wait, and
-are the next list; so give `Run` a concurrency of some hundreds. Prompts are passed as token ids, and so are the parts
-that an answer continues from: it continues exactly, and with prefix caching (vLLM's default) nothing is computed again.
+`LLM.generate` takes a list and returns when all of it has ended. Requests that arrive meanwhile wait for the next list,
+so give `Run` a concurrency of some hundreds. Prompts and parts of answers are passed as token ids: answers continue
+exactly, and with prefix caching (vLLM's default) nothing is computed again.
 """
 
 from __future__ import annotations
@@ -114,12 +114,12 @@ class VllmOfflineBackend(AsyncContext):
         return await asked.answer
 
     def _start(self, loop: asyncio.AbstractEventLoop) -> None:
-        some, self._waiting = self._waiting, []
-        if not some:
+        batch, self._waiting = self._waiting, []
+        if not batch:
             self._generating = False
             return
-        done = loop.run_in_executor(self._thread, self._run, some)
-        done.add_done_callback(lambda future: self._end(loop, some, future))
+        done = loop.run_in_executor(self._thread, self._run, batch)
+        done.add_done_callback(lambda future: self._end(loop, batch, future))
 
     def _run(self, some: list[_Asked]) -> Sequence[Any]:
         prompts = [{"prompt_token_ids": each.prompt} for each in some]

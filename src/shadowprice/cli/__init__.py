@@ -1,4 +1,4 @@
-"""The command. Only the files of this folder print; heavy imports wait until a command runs."""
+"""The `shadowprice` command. Only the files of this folder print; heavy imports wait until a command runs."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _first(error: BaseException) -> BaseException:
 
 
 def _in_words(error: BaseException) -> str | None:
-    """The message for an error that can be expected; None: it is a bug."""
+    """The message for an expected error; None if it is a bug."""
     match error:
         case ShadowpriceError() | Interrupted():
             return str(error)
@@ -105,7 +105,7 @@ def _fail(message: str, code: int = BAD_INPUT) -> int:
 
 @contextmanager
 def _signals_like_ctrl_c() -> Iterator[None]:
-    """Lets other signals that end a program clean up as Ctrl-C does; ignored ones (nohup) stay ignored."""
+    """Makes SIGTERM and SIGHUP clean up as Ctrl-C does; ignored ones (nohup) stay ignored."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

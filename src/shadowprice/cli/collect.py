@@ -16,8 +16,8 @@ from shadowprice.cli.common import (
     DONE,
     EXHAUSTED,
     count,
-    given,
     lost_in_words,
+    open_input,
     refuse_existing,
     refuse_run,
     refuse_same_file,
@@ -43,17 +43,17 @@ if TYPE_CHECKING:
     from shadowprice.types import Trace
 
 PROBE_AGES = "0,16,32,64,128,192,256,384,512,768,1024,1536,25%,50%,75%"
-_MOST = 2**31 - 1  # of samples, tokens and requests: more is a mistake
+_LARGEST = 2**31 - 1  # for samples, tokens and requests: more is a mistake
 _DESCRIPTION = """\
-Answers every question under a large cap, grades the answers, and writes traces: the data that
-forecasters are trained on and experiments simulate. Greedy unless --temperature is given.
+Answers every question under a large cap, grades the answers, and writes traces: the data for training
+forecasters and for simulations. Greedy unless --temperature is given.
 
   shadowprice collect questions.csv --out traces.jsonl.gz --local --max-tokens 512
   shadowprice collect math500 --out traces.jsonl.gz --base-url http://127.0.0.1:8000/v1 --model NAME
 
 The paper's benchmarks come from the Hugging Face hub by name: gsm8k-train, gsm8k-test, math-train,
 math500, olympiadbench, amc23, aime24, aime25, minerva, humaneval, mbpp, humaneval+, mbpp+,
-bigcodebench. A file of that name comes first; hf:NAME is always the benchmark.
+bigcodebench. If a file has that name, it is read instead; hf:NAME always means the benchmark.
 """
 
 
@@ -66,21 +66,19 @@ def add(commands: Commands) -> None:
     command.add_argument("--samples", type=int, default=1, metavar="K", help="answers to each question (default: 1)")
     command.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default)")
     command.add_argument("--max-tokens", type=int, default=4096, metavar="N", help="the cap (default: 4096)")
-    command.add_argument("--limit", type=int, metavar="N", help="the first N questions only")
-    command.add_argument("--mirror", metavar="DIR", help="copies of the hub's sets, as DIR/openai/gsm8k (no network)")
+    command.add_argument("--limit", type=int, metavar="N", help="only the first N questions")
+    command.add_argument("--mirror", metavar="DIR", help="local copies of the hub's datasets, as DIR/openai/gsm8k")
     command.add_argument(
         "--probe",
         nargs="?",
         const=PROBE_AGES,
         metavar="AGES",
-        help=f"ask for the final answer after the first tokens of each answer too (default: {PROBE_AGES})".replace(
-            "%", "%%"
-        ),
+        help=f"also ask for the final answer at these ages of each answer (default: {PROBE_AGES})".replace("%", "%%"),
     )
     command.add_argument(
         "--so-far",
         action="store_true",
-        help="write the traces of the answers so far and send nothing: during a run, or after Ctrl-C",
+        help="write the traces of the answers so far and send nothing; works during a run and after Ctrl-C",
     )
     add_unsafe_code(command)
     add_force(command)
@@ -107,8 +105,8 @@ def collect(options: argparse.Namespace) -> int:
     from shadowprice.summary import causes_of
 
     for name in ("samples", "max_tokens", "concurrency"):
-        if not 1 <= (given := getattr(options, name)) <= _MOST:
-            raise InputError(f"--{name.replace('_', '-')} {given}", fix=f"give 1 to {_MOST}")
+        if not 1 <= (value := getattr(options, name)) <= _LARGEST:
+            raise InputError(f"--{name.replace('_', '-')} {value}", fix=f"give 1 to {_LARGEST}")
     if not 0 <= options.temperature < math.inf:
         raise InputError(f"--temperature {options.temperature:g}", fix="give 0 or more")
     tolerated = tolerance(options)
@@ -172,7 +170,8 @@ def collect(options: argparse.Namespace) -> int:
         folder.save(done=not progress.stopped, sandboxes=[sandbox] if sandbox else [])
         failures = [parse_result(line) for _, line in folder.ledger.notes()]
         lost = lost_to_crashes(folder.ledger)
-    _print_summary(options, traces, len(requests), sandbox, failed=sum(each.outcome == "failed" for each in failures))
+    failed = sum(result.outcome == "failed" for result in failures)
+    _print_summary(options, traces, len(requests), sandbox, failed=failed)
     if lost and not options.json:
         print(f"lost: {lost_in_words(lost, TOKENS)}")
     for flag, times in Counter(flag for trace in traces for flag in trace.extra.get("flags", ())).items():
@@ -206,7 +205,7 @@ def _graded(
 def _so_far(
     place: str, questions: list[Question], identity: str, options: argparse.Namespace, template: str
 ) -> list[Trace]:
-    """Traces of what a collection that is under way, or was interrupted, has answered."""
+    """The traces so far of a collection that is running or was interrupted."""
     from shadowprice.accounts.manifest import read_manifest
     from shadowprice.accounts.view import result_lines
 
@@ -216,8 +215,8 @@ def _so_far(
         raise InputError("no such run folder", path=place, fix="leave out --so-far to start one") from None
     now = {"input": identity, "template": template}
     now |= {name: getattr(options, name) for name in ("samples", "temperature", "max_tokens")}
-    if other := next((name for name, value in now.items() if asked.get(name) != value), None):
-        raise InputError(f"was started with another {other}", path=place, fix="give the same")
+    if changed := next((name for name, value in now.items() if asked.get(name) != value), None):
+        raise InputError(f"was started with another {changed}", path=place, fix="give the same")
     return _graded(questions, result_lines(Path(place)), options, str(asked.get("model", "")), template)
 
 
@@ -247,8 +246,8 @@ def _questions(options: argparse.Namespace) -> tuple[list[Question], str]:
     if options.limit is not None and options.limit < 1:
         raise InputError(f"--limit {options.limit}", fix="give 1 or more")
     if options.file == "-" or (os.path.exists(options.file) and not os.path.isdir(options.file)):
-        with given(options) as found:
-            questions = found.as_questions()[: options.limit]
+        with open_input(options) as source:
+            questions = source.as_questions()[: options.limit]
         return questions, sha256_of_questions(questions)
     from shadowprice.datasets.hub import BENCHMARKS, load
 

@@ -32,10 +32,10 @@ class Interrupted(Exception):
 
 
 @contextmanager
-def given(
+def open_input(
     options: argparse.Namespace, *, model: str | None = None, temperature: float | None = None
 ) -> Iterator[Input]:
-    """The content of the input; how it was understood is printed to standard error."""
+    """Reads the input and prints to standard error how it was understood."""
     from shadowprice.formats.inputs import Fields, read_input
     from shadowprice.formats.questions import GRADERS
     from shadowprice.formats.templates import read_template
@@ -49,7 +49,7 @@ def given(
         source = options.file
         if not os.path.isfile(source):  # a pipe: it is read more than once, so it is copied
             source = stack.enter_context(copied(source))
-        found = read_input(
+        content = read_input(
             source,
             label="standard input" if options.file == "-" else options.file,
             fields=fields,
@@ -59,22 +59,22 @@ def given(
             model=model,
             temperature=temperature,
         )
-        if found.understood and not options.quiet:
-            say(found.understood)
-        yield found
+        if content.understood and not options.quiet:
+            say(content.understood)
+        yield content
 
 
-def gold_for(options: argparse.Namespace, found: Input, requests: Sequence[Request]) -> Gold | None:
+def gold_for(options: argparse.Namespace, source: Input, requests: Sequence[Request]) -> Gold | None:
     """The correct answers of --gold, or else those beside the questions."""
     from shadowprice.formats.questions import read_gold
 
     can_grade = importlib.util.find_spec("math_verify") is not None
     if not options.gold:
-        gold = {name: each for name, each in found.gold.items() if can_grade or each[1] != "math"}
-        if len(gold) < len(found.gold):
+        gold = {id: answer for id, answer in source.gold.items() if can_grade or answer[1] != "math"}
+        if len(gold) < len(source.gold):
             missing = MissingExtra("math", "grading mathematics")
             print(
-                f"note: {count(len(found.gold) - len(gold), 'answer')} will not be graded: {missing}", file=sys.stderr
+                f"note: {count(len(source.gold) - len(gold), 'answer')} will not be graded: {missing}", file=sys.stderr
             )
         return gold or None
     gold = dict(read_gold(options.gold))
@@ -83,7 +83,7 @@ def gold_for(options: argparse.Namespace, found: Input, requests: Sequence[Reque
     ids = {request.id for request in requests}
     if not (common := ids & gold.keys()):
         problem = (
-            f"none of its ids, such as {next(iter(gold))!r:.60}, is in {found.label}, such as {requests[0].id!r:.60}"
+            f"none of its ids, such as {next(iter(gold))!r:.60}, is in {source.label}, such as {requests[0].id!r:.60}"
         )
         raise InputError(problem, path=options.gold, fix="use the custom_id of the requests")
     if len(common) < len(ids) and not options.quiet:
@@ -151,12 +151,12 @@ def outputs(options: argparse.Namespace, kind: str) -> tuple[str, str]:
 
 
 def run_folder(options: argparse.Namespace, out: str) -> str:
-    """Where a run is kept: beside its output."""
+    """Where a run is kept: beside its output, unless --run-folder is given."""
     return str(options.run_folder or f"{_name(options) if _is_stream(out) else out}.run")
 
 
 def refuse_run(options: argparse.Namespace, folder: str) -> None:
-    """A run that exists is resumed or left alone: it holds what was paid for."""
+    """Raises InputError if a run exists and --resume is not given: the run holds what was paid for."""
     from shadowprice.run_folder import EXISTS
 
     if options.resume or not os.path.lexists(folder) or (os.path.isdir(folder) and not os.listdir(folder)):
@@ -254,7 +254,7 @@ def copied(source: str) -> Iterator[str]:
 
 
 def shown(path: str) -> str:
-    """A place for results, in words."""
+    """The name of an output, as printed."""
     return "standard output" if path == "-" else path
 
 
@@ -299,7 +299,7 @@ def lost_in_words(units: int, rates: Rates) -> str:
     """What crashes cost."""
     from shadowprice.cost import show
 
-    return f"{show(units, rates)}, charged in full for what was under way when the run was cut off"
+    return f"{show(units, rates)}, charged in full for what was in flight when the run was cut off"
 
 
 def where_programs_ran(sandbox: str) -> str:

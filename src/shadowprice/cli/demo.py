@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from shadowprice.types import Request
 
 _DESCRIPTION = """\
-Runs the same questions on a model on this machine, under the same hard budget: the same limit for every
-request, CLEAR as in the paper, and metered accounting, where the highest index generates next.
+Answers the same questions with a model on this machine three times, each within the same hard budget: with
+the same limit for every request, with CLEAR as in the paper, and with the index in metered accounting.
 
   shadowprice demo          generated tasks on SmolLM2-135M-Instruct (93 MB, once): a few minutes
-  shadowprice demo --math   GSM8K on Qwen2.5-Coder-1.5B-Instruct (1.1 GB, once): it says how long it takes;
-                            stop it and run it again: it continues
+  shadowprice demo --math   GSM8K on Qwen2.5-Coder-1.5B-Instruct (1.1 GB, once): says how long it will take,
+                            and continues where it stopped if you run it again
 """
 # Policy, and the settings of its run.
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -61,11 +61,11 @@ def add(commands: Commands) -> None:
         EXIT,
     )
     command.add_argument(
-        "--math", action="store_true", help="real reasoning instead of small tasks: 1.1 GB, and longer"
+        "--math", action="store_true", help="GSM8K instead of small tasks: downloads 1.1 GB and takes longer"
     )
     command.add_argument("--tasks", type=int, metavar="N", help="how many questions (default: 150; --math: 40)")
     command.add_argument("--budget", help="tokens for all answers (default: 12/query; --math: 150/query)")
-    command.add_argument("--seed", type=int, default=1, help="which of the small tasks (default: 1)")
+    command.add_argument("--seed", type=int, default=1, help="of the generated tasks (default: 1)")
     command.add_argument(
         "--out", default="build/demo", metavar="DIR", help="where the run folders go (default: build/demo)"
     )
@@ -110,7 +110,7 @@ def demo(options: argparse.Namespace) -> int:
     return DONE
 
 
-# --- what is asked -----------------------------------------------------------------------------
+# --- questions ---------------------------------------------------------------------------------
 
 
 def _small(options: argparse.Namespace) -> _Demo:
@@ -119,8 +119,8 @@ def _small(options: argparse.Namespace) -> _Demo:
     from shadowprice.formats.questions import Question
     from shadowprice.formats.templates import PLAIN
 
-    found = tasks(options.seed, 150 if options.tasks is None else options.tasks, split="eval")
-    questions = [Question(task.id, task.prompt, task.answer, grader=task.grader) for task in found]
+    generated = tasks(options.seed, 150 if options.tasks is None else options.tasks, split="eval")
+    questions = [Question(task.id, task.prompt, task.answer, grader=task.grader) for task in generated]
     folder = Path(options.out) / time.strftime("%Y%m%d-%H%M%S")
     return _Demo(SMALL, questions, "sums, capitals, counting, word problems", PLAIN, folder)
 
@@ -147,8 +147,8 @@ def _requests(chosen: _Demo) -> list[Request]:
     from shadowprice.types import Request
 
     return [
-        Request(each.id, each.problem, body={**prompted(each.request_body(), chosen.template), "temperature": 0})
-        for each in chosen.questions
+        Request(q.id, q.problem, body={**prompted(q.request_body(), chosen.template), "temperature": 0})
+        for q in chosen.questions
     ]
 
 
@@ -167,7 +167,7 @@ def _show_market(requests: list[Request], forecaster: Predictor, budget: int) ->
     print()
 
 
-# --- asking ------------------------------------------------------------------------------------
+# --- runs --------------------------------------------------------------------------------------
 
 
 async def _run_all(
@@ -182,7 +182,7 @@ async def _run_all(
     from shadowprice.cost import TOKENS
     from shadowprice.runs import Run
 
-    gold = {each.id: (each.gold, each.grader) for each in chosen.questions}
+    gold = {question.id: (question.gold, question.grader) for question in chosen.questions}
     await _say_how_long(requests, budget, backend)
     rows: list[tuple[str, Summary, str]] = []
     for name, settings in SETTINGS.items():
@@ -194,7 +194,7 @@ async def _run_all(
             ) as run,
             show_progress(len(requests), TOKENS, quiet=False) as on_event,
         ):
-            # Ctrl-C stops whichever run is under way.
+            # Ctrl-C stops the current run.
             def event(state: Progress, show: Any = on_event) -> None:
                 progress.running = state.running
                 if progress.stopped:
@@ -211,7 +211,7 @@ async def _run_all(
 
 
 async def _say_how_long(requests: list[Request], budget: int, backend: LlamaCppBackend) -> None:
-    """From a trial, which is not part of any budget."""
+    """Prints an estimate from a trial, which is not charged to any budget."""
     began = time.monotonic()
     answers = await asyncio.gather(*(backend.complete(each.body, _TRIAL) for each in requests[:8]))
     speed = sum(answer.tokens for answer in answers) / (time.monotonic() - began)

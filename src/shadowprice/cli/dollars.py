@@ -70,12 +70,12 @@ def _of_outcomes(options: argparse.Namespace) -> tuple[list[Row], dict[str, Any]
 
 def _budgets(texts: Sequence[str]) -> list[float]:
     try:
-        found = [float(text.lstrip("$")) for text in texts]
+        budgets = [float(text.lstrip("$")) for text in texts]
     except ValueError:
-        found = [-1.0]
-    if not all(0 < budget < float("inf") for budget in found):
+        budgets = [-1.0]
+    if not all(0 < budget < float("inf") for budget in budgets):
         raise InputError(f"--budgets {' '.join(texts)}: not dollars per question", fix="write them as 0.0002 0.001")
-    return found
+    return budgets
 
 
 def _show(rows: Sequence[Row]) -> None:

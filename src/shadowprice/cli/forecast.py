@@ -1,4 +1,4 @@
-"""`shadowprice forecast`: what is expected of every request, as JSON lines."""
+"""`shadowprice forecast`: write a forecast for every request, as JSON lines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shadowprice.cli.common import (
     DONE,
     bar,
     forecaster,
-    given,
+    open_input,
     refuse_existing,
     refuse_folder,
     refuse_same_file,
@@ -27,26 +27,26 @@ if TYPE_CHECKING:
 _DESCRIPTION = """\
 Writes a forecast for every question or request: the median length of its answer (tokens), the
 standard deviation of the log length (spread), the probability that it is correct (solve), and how long
-correct answers are (solved_tokens, solved_spread). plan and run read the file with --forecast, so you can
-inspect and edit it first.
+correct answers are (solved_tokens, solved_spread). You can edit the file and pass it to plan and run with
+--forecast.
 
   shadowprice forecast questions.csv --out lengths.jsonl
   shadowprice forecast requests.jsonl --forecaster forecaster --out lengths.jsonl
-  shadowprice forecast questions.csv --routes routes.toml    # a line per request and route
+  shadowprice forecast questions.csv --routes routes.toml    # one line per request and route
   shadowprice forecast requests.jsonl | jq -s 'sort_by(-.tokens) | .[:10]'
 """
 
 
 def add(commands: Commands) -> None:
     command = add_command(
-        commands, "forecast", "what is expected of every request, as JSON lines", _DESCRIPTION, f"{INPUTS}\n{EXIT}"
+        commands, "forecast", "write a forecast for every request, as JSON lines", _DESCRIPTION, f"{INPUTS}\n{EXIT}"
     )
     add_input(command)
     where = command.add_mutually_exclusive_group()
     add_forecaster(where)
-    where.add_argument("--routes", metavar="FILE", help="a line for each route of this file, by its own forecaster")
+    where.add_argument("--routes", metavar="FILE", help="one line per route of this file, by its own forecaster")
     add_scout(command)
-    command.add_argument("--out", default="-", metavar="FILE", help="(default: standard output)")
+    command.add_argument("--out", default="-", metavar="FILE", help="forecasts (default: standard output)")
     add_force(command)
     command.add_argument("--quiet", action="store_true", help="no progress bar, and no note about the input")
     command.set_defaults(command=forecast, forecast=None)
@@ -64,21 +64,21 @@ def forecast(options: argparse.Namespace) -> int:
     refuse_existing(options, options.out)
     predictors, together = _predictors(options)
     with ExitStack() as stack:
-        questions = stack.enter_context(given(options))
+        questions = stack.enter_context(open_input(options))
         lines = bar(options)(questions.batch(), "forecasting")
         out: IO[bytes]
-        if options.out == "-":  # written at once, so that the reader need not wait
+        if options.out == "-":
             out = standard_output()
         else:
             (out,) = stack.enter_context(replacing([options.out]))
         empty, shared = True, SharedText()
         while requests := [line.request for line in islice(lines, CHUNK)]:
             stripped = shared.strip_requests(requests)
-            found = believed([predictor.predict(stripped) for _, predictor in predictors], together)
+            forecasts = believed([predictor.predict(stripped) for _, predictor in predictors], together)
             out.writelines(
-                forecast_line(request.id, each, i, route) + b"\n"
+                forecast_line(request.id, forecast, i, route) + b"\n"
                 for i, request in enumerate(requests)
-                for (route, _), each in zip(predictors, found, strict=True)
+                for (route, _), forecast in zip(predictors, forecasts, strict=True)
             )
             out.flush()
             empty = False
@@ -88,7 +88,7 @@ def forecast(options: argparse.Namespace) -> int:
 
 
 def _predictors(options: argparse.Namespace) -> tuple[list[tuple[str, Predictor]], list[Together]]:
-    """A forecaster for each route, with its name, and which were trained together; without routes just one."""
+    """A forecaster for each route, with its name, and which of them were trained together; without routes just one."""
     from shadowprice.forecast import load
     from shadowprice.forecast.routes import trained_together
     from shadowprice.formats.routes import read_routes

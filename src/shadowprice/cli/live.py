@@ -1,4 +1,4 @@
-"""What the commands that talk to a model share: the backend, progress, signals."""
+"""Shared by the commands that talk to a model: making the backend, showing progress, handling signals."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _CACHE = 1024  # MiB, for a model on this machine: the state of answers that wait to be continued
 _CTRL_C = "interrupted"
-_GRACE = 30.0  # seconds after SIGTERM or SIGHUP: what is under way by then is cancelled
+_GRACE = 30.0  # seconds after SIGTERM or SIGHUP: what is still in flight then is cancelled
 _RESUME = "interrupted; the same command with --resume continues it ({})"
 _T = TypeVar("_T")
 
@@ -98,8 +98,8 @@ def run_to_end(
 ) -> _T:
     """Runs `work` and closes the backends.
 
-    After the first Ctrl-C nothing more is sent and what is under way is finished: it would count as spent otherwise.
-    A second one cancels. Other signals that end a program are like one Ctrl-C, and cancel after a while.
+    After the first Ctrl-C nothing more is sent, and what is in flight is finished, because it would count as spent
+    otherwise. A second Ctrl-C cancels it. SIGTERM and SIGHUP act like one Ctrl-C, and cancel after `_GRACE` seconds.
     """
     signals = _Signals(progress)
 
@@ -120,7 +120,7 @@ def run_to_end(
 
 @contextmanager
 def resumable(folder: str) -> Iterator[None]:
-    """Handles Ctrl-C while no model is asked: if the run folder exists, the message says how to resume."""
+    """Handles Ctrl-C outside `run_to_end`: if the run folder exists, the message says how to resume."""
     try:
         yield
     except KeyboardInterrupt:
@@ -140,7 +140,7 @@ async def _closing(backends: Sequence[Backend | Routing | None]) -> AsyncIterato
 
 
 class _Signals:
-    """Ctrl-C and other signals that end a program, while a model is asked. Those that are ignored stay ignored."""
+    """Handles SIGINT, SIGTERM and SIGHUP while a model is asked; ignored ones stay ignored."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -151,13 +151,13 @@ class _Signals:
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
-        """Holds back a signal before and after the loop, where an exception would leave things half done."""
+        """Holds back signals before and after the event loop, where an exception would leave work half done."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
 
         def note(number: int, _: object) -> None:
-            if self._early:  # something takes long
+            if self._early:  # the user presses Ctrl-C again: do not wait for the loop
                 raise KeyboardInterrupt
             self._early.append(number)
 
@@ -170,7 +170,7 @@ class _Signals:
 
     @contextmanager
     def handled(self) -> Iterator[None]:
-        """Inside the loop."""
+        """Handles signals inside the event loop."""
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
         cancel = task.cancel
@@ -180,7 +180,7 @@ class _Signals:
                 cancel()
                 return
             self._progress.stop(_CTRL_C)
-            say("finishing what is under way (Ctrl-C again stops at once, and counts it as spent)")
+            say("finishing requests in flight (Ctrl-C again stops at once, and counts them as spent)")
 
         def end() -> None:
             """Waits only for a limited time: there may be no user to press Ctrl-C again."""
@@ -209,9 +209,9 @@ class _Signals:
 
 @contextmanager
 def show_progress(requests: int, rates: Rates, *, quiet: bool) -> Iterator[Callable[[Progress], None]]:
-    """Shows the progress of a run, by the second on a terminal.
+    """Shows the progress of a run. On a terminal it is redrawn every second.
 
-    Elsewhere it is a line every 5% and, if that takes longer, every ten seconds; after two minutes every minute.
+    Elsewhere it is a line every 5% or every ten seconds, whichever comes first; after two minutes every minute.
     """
     from shadowprice.cli.progress import Meter
 
@@ -245,7 +245,7 @@ def _shown(meter: Meter) -> Iterator[Callable[[], None]]:
 
 
 class _Log:
-    """Progress as lines, also while nothing happens."""
+    """Prints progress as lines, also while nothing happens."""
 
     def __init__(self, meter: Meter) -> None:
         self.meter, self.closed = meter, threading.Event()
@@ -269,7 +269,7 @@ class _Log:
 
 @contextmanager
 def _stage(name: str, *, quiet: bool) -> Iterator[None]:
-    """Shows what is being done, and on a terminal for how long."""
+    """Shows what is being done and, on a terminal, for how long."""
     if quiet or sys.stderr is None:
         yield
     elif can_redraw(sys.stderr):

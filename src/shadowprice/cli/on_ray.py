@@ -1,4 +1,4 @@
-"""`shadowprice run --ray`: the same on the machines of a Ray cluster."""
+"""`shadowprice run --ray`: run on the machines of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _READERS = {
 
 
 def run_on_ray(options: argparse.Namespace) -> int:
-    """Answers the rows of all files."""
+    """Answers the rows of all input files."""
     from shadowprice.backends.openai import OpenAIBackend
     from shadowprice.cli.verdict import verdict, warnings
     from shadowprice.cost import parse_budget
@@ -106,14 +106,14 @@ def run_on_ray(options: argparse.Namespace) -> int:
 
 
 def files_of(given: list[str]) -> list[str]:
-    """The files, in order; a pattern that the shell left as it is is expanded."""
+    """The files, in order. Expands patterns that the shell did not expand."""
     paths: list[str] = []
     for path in given:
-        found = sorted(glob.glob(path)) if glob.has_magic(path) else [path]
-        if path == "-" or not found or not all(map(os.path.exists, found)):
+        matches = sorted(glob.glob(path)) if glob.has_magic(path) else [path]
+        if path == "-" or not matches or not all(map(os.path.exists, matches)):
             problem = "cannot be read by several machines" if path == "-" else "no such file"
             raise InputError(problem, path=path, fix="name files or folders that all machines can read")
-        paths += found
+        paths += matches
     return paths
 
 
@@ -131,7 +131,7 @@ def read_files(paths: list[str]) -> ray.data.Dataset:
 
 
 def _refuse_other_options(options: argparse.Namespace) -> None:
-    """What one process does and many do not, or not yet."""
+    """Refuses options that need a single process, and invalid counts."""
     given: dict[str, Any] = {
         "--local": options.local is not None,
         "--policy tale": options.policy == "tale",

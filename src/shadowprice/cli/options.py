@@ -18,11 +18,11 @@ exit codes:
   130  interrupted; a run continues with --resume
 """
 INPUTS = """\
-input, each gzipped or not; standard input is recognised by its content:
-  questions.txt    a question a line
+input, gzipped or not; the format of standard input is recognised by its content:
+  questions.txt    one question per line
   questions.csv    column question (or prompt, problem, input); optional columns answer (or gold, target), id
                    and grader; .tsv with tabs
-  questions.jsonl  the same names as fields; messages is a whole chat
+  questions.jsonl  fields of the same names; messages is a whole chat
   requests.jsonl   an OpenAI Batch file
 """
 POLICIES = """\
@@ -35,7 +35,7 @@ policies:
   heuristic     when scarce, the shorter half
   uniform       the same limit for everyone
   proportional  limits in proportion to the forecast, none declined
-  tale          the same on a teacher model's estimates; plan uses the forecast instead
+  tale          in proportion to a teacher model's estimates; plan uses the forecast instead
 """
 ROUTES = """\
 routes, a TOML file with a table per model (docs/routes.md):
@@ -48,10 +48,10 @@ routes, a TOML file with a table per model (docs/routes.md):
 """
 
 LOCAL = {
-    "context": "tokens of a prompt and its answer (default: what the model was trained for, 4096 at most)",
+    "context": "tokens of a prompt and its answer (default: what the model was trained for, at most 4096)",
     "threads": "threads (default: the physical cores)",
     "gpu-layers": "layers on the GPU (default: all, if llama.cpp was built for one)",
-    "slots": "answers at the same time (default: --concurrency, 8 at most)",
+    "slots": "answers at the same time (default: --concurrency, at most 8)",
 }
 
 _CHOICE = re.compile(r"invalid choice: '(.*?)' \(choose from (.*)\)")
@@ -64,10 +64,10 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         self._given = list(sys.argv[1:] if args is None else args)
-        found, unknown = super().parse_known_args(args, namespace)
+        parsed, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(f"unexpected arguments: {' '.join(unknown)}")
-        return found, unknown
+        return parsed, unknown
 
     def error(self, message: str) -> NoReturn:
         if choice := _CHOICE.search(message):
@@ -107,7 +107,7 @@ def add_input(command: argparse.ArgumentParser, *, graded: bool = False) -> None
         "--prompt-template",
         default="plain",
         metavar="NAME",
-        help="math, code, none, or a file with {problem} in it: the prompt of a question (default: none)",
+        help="how a question becomes a prompt: math, code, none, or a file with {problem} in it (default: none)",
     )
     command.add_argument("--system", metavar="TEXT", help="a system message for every request")
     fields = {"prompt": "the questions", "gold": "the correct answers", "id": "the ids"}
@@ -117,13 +117,13 @@ def add_input(command: argparse.ArgumentParser, *, graded: bool = False) -> None
         command.add_argument(
             "--grader",
             metavar="NAME",
-            help="math, words, choice (the letter of one), numeric, exact or code (default: by what the correct answer "
-            "looks like)",
+            help="math, words, choice (its letter), numeric, exact or code (default: chosen by the form of the correct "
+            "answer)",
         )
 
 
 def add_force(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--force", action="store_true", help="replace files that exist")
+    command.add_argument("--force", action="store_true", help="replace existing files")
 
 
 def add_market(command: argparse.ArgumentParser, *, policy: str = "expected") -> None:
@@ -138,11 +138,11 @@ def add_market(command: argparse.ArgumentParser, *, policy: str = "expected") ->
     where.add_argument("--forecast", metavar="FILE", help="JSONL of custom_id, tokens, spread, solve: your own numbers")
     add_forecaster(where)
     add_scout(command)
-    command.add_argument("--max-tokens", type=int, metavar="N", help="no answer gets more than this")
+    command.add_argument("--max-tokens", type=int, metavar="N", help="the most tokens that an answer may get")
     command.add_argument(
         "--errors",
         metavar="FILE",
-        help="requests without an answer (default: OUT.declined.jsonl; - is standard output)",
+        help="where requests without an answer go (default: OUT.declined.jsonl; - is standard output)",
     )
     command.add_argument(
         "--option", action="append", default=[], metavar="NAME=VALUE", help="an option of the policy, e.g. beta=0.002"
@@ -154,7 +154,7 @@ def add_market(command: argparse.ArgumentParser, *, policy: str = "expected") ->
 
 def add_forecaster(command: argparse._ActionsContainer) -> None:
     command.add_argument(
-        "--forecaster", metavar="DIR", help="made by train (default: the one that comes with the package)"
+        "--forecaster", metavar="DIR", help="a forecaster made by train (default: the one in the package)"
     )
 
 
@@ -167,7 +167,7 @@ def add_limit_field(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--limit-field",
         choices=["max_completion_tokens", "max_tokens"],
-        help="the field that limits chats (default: max_completion_tokens; older servers know only max_tokens)",
+        help="the field with the limit of a chat (default: max_completion_tokens; older servers know only max_tokens)",
     )
 
 
@@ -175,12 +175,12 @@ def add_unsafe_code(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--unsafe-code",
         action="store_true",
-        help="grader code: run programs even without a sandbox, with all your permissions",
+        help="with the grader code: run programs even without a sandbox, with all your permissions",
     )
 
 
 def _local_model(text: str) -> str:
-    """The name of a model or the path of one; the input is easily given in its place, as `--local questions.csv`."""
+    """The name or path of a model; refuses an input file given by mistake, as in `--local questions.csv`."""
     extension = os.path.splitext(text.lower().removesuffix(".gz"))[1]
     if extension in (".jsonl", ".json", ".csv", ".tsv", ".txt", ".ndjson"):
         raise argparse.ArgumentTypeError(
@@ -192,22 +192,22 @@ def _local_model(text: str) -> str:
 def add_rates(command: argparse.ArgumentParser) -> None:
     for name, tokens, more in (
         ("in", "prompts", ""),
-        ("out", "answers", "; with both, --budget may be in money"),
-        ("cached", "prompts that the server had in its cache", " (default: that of --rate-in)"),
+        ("out", "answers", "; with both rates, --budget may be in money"),
+        ("cached", "prompts that the server had in its cache", " (default: --rate-in)"),
     ):
         about = f"dollars per million tokens of {tokens}{more}"
         command.add_argument(f"--rate-{name}", metavar="DOLLARS", help=about)
     command.add_argument(
         "--count",
         choices=["output", "input+output"],
-        help="what a budget of tokens counts: answers, or prompts as well, each time one is sent (default: output)",
+        help="what a budget in tokens counts: answers only, or also every prompt that is sent (default: output)",
     )
 
 
 def add_model(command: argparse.ArgumentParser, *, routes: bool = False) -> None:
     where = command.add_mutually_exclusive_group(required=True)
     if routes:
-        where.add_argument("--routes", metavar="FILE", help="several models, each with its rates: a TOML file (below)")
+        where.add_argument("--routes", metavar="FILE", help="a TOML file of several models with their rates (below)")
     where.add_argument("--base-url", metavar="URL", help="an OpenAI-compatible server; the key is $OPENAI_API_KEY")
     where.add_argument(
         "--local",
@@ -221,9 +221,11 @@ def add_model(command: argparse.ArgumentParser, *, routes: bool = False) -> None
     for name, about in LOCAL.items():
         command.add_argument(f"--{name}", type=int, metavar="N", help=f"of --local: {about}")
     command.add_argument(
-        "--exact", action="store_true", help="of --local: greedy answers do not depend on what runs beside them; slower"
+        "--exact",
+        action="store_true",
+        help="of --local: greedy answers do not depend on what else is generated at the same time; slower",
     )
-    command.add_argument("--model", default="", help="its name on the server (default: that in each request)")
+    command.add_argument("--model", default="", help="its name on the server (default: the one in each request)")
     add_limit_field(command)
     command.add_argument("--concurrency", type=int, default=8, metavar="N", help="requests in flight (default: 8)")
     command.add_argument("--run-folder", metavar="DIR", help="where the run is kept (default: OUT.run)")
@@ -231,5 +233,5 @@ def add_model(command: argparse.ArgumentParser, *, routes: bool = False) -> None
     command.add_argument(
         "--accept-loss",
         action="store_true",
-        help="with --resume: continue with the valid part of a damaged ledger, and charge what may have been used",
+        help="with --resume: continue from the valid part of a damaged ledger, and charge what may have been used",
     )

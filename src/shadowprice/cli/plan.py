@@ -17,7 +17,7 @@ from shadowprice.cli.common import (
     check_policy_name,
     count,
     forecaster,
-    given,
+    open_input,
     option,
     outputs,
     rates_of,
@@ -45,7 +45,7 @@ _DESCRIPTION = """\
 Reads questions or an OpenAI Batch file, forecasts the length of every answer, finds the price per token
 at which demand meets the budget, and writes a Batch file with a token limit in every line. Requests that
 cannot pay the price are declined and go to the error file. The limits never add up to more than the
-budget. In a Batch file a limit the caller set is never raised, and nothing else in a line changes.
+budget. A limit that the caller set is never raised, and nothing else in a line changes.
 
   shadowprice plan questions.csv --budget 200k --prompt-template math --model NAME
   shadowprice plan requests.jsonl --budget 200k
@@ -59,14 +59,16 @@ def add(commands: Commands) -> None:
     command = add_command(commands, "plan", about, _DESCRIPTION, f"{INPUTS}\n{POLICIES}\n{EXIT}")
     add_market(command)
     command.add_argument(
-        "--to", choices=["batch"], default="batch", help="the form of what is written: an OpenAI Batch file (default)"
+        "--to", choices=["batch"], default="batch", help="the format of the output: an OpenAI Batch file (default)"
     )
-    command.add_argument("--model", metavar="NAME", help="the model in the requests that are made from questions")
+    command.add_argument("--model", metavar="NAME", help="the model to write into requests made from questions")
     command.add_argument(
         "--out", metavar="FILE", help="planned requests (default: IN.planned.jsonl; - is standard output)"
     )
     command.add_argument(
-        "--routes", metavar="FILE", help="several models, each with its rates: writes OUT.NAME.jsonl for each of them"
+        "--routes",
+        metavar="FILE",
+        help="a TOML file of several models with their rates: writes OUT.NAME.jsonl for each",
     )
     add_limit_field(command)
     add_rates(command)
@@ -83,19 +85,19 @@ def run(options: argparse.Namespace) -> int:
     chosen, (rates, prices) = dict(map(option, options.option)), rates_of(options)
     _check(options.budget, options.policy, chosen, rates)
     with ExitStack() as stack:
-        found = stack.enter_context(given(options, model=options.model))
+        source = stack.enter_context(open_input(options, model=options.model))
         targets = [standard_output() if name == "-" else name for name in (errors, out)]
         # Opened before forecasting, which may take long: a file that cannot be written is reported at once.
         error_file, out_file = stack.enter_context(replacing(targets))
         result = plan(
-            found.requests,
+            source.requests,
             options.budget,
             policy=options.policy,
             forecaster=forecaster(options)[0],
             max_tokens=options.max_tokens,
             limit_field=options.limit_field,
             options=chosen,
-            label=found.label,
+            label=source.label,
             rates=rates,
             prices=prices,
             progress=bar(options),
@@ -123,28 +125,28 @@ def _run_routes(options: argparse.Namespace, out: str, errors: str) -> int:
     from shadowprice.planning import batch_lines
     from shadowprice.route_plans import plan_routes
 
-    wrong = {"--rate-in": options.rate_in, "--rate-out": options.rate_out, "--model": options.model}
-    wrong |= {"--count": options.count, "--forecast": options.forecast, "--option": options.option}
-    if given_too := next((name for name, value in wrong.items() if value), None):
-        raise InputError(f"{given_too} with --routes", fix="leave it out: the file of routes says it for each model")
+    of_one_model = {"--rate-in": options.rate_in, "--rate-out": options.rate_out, "--model": options.model}
+    of_one_model |= {"--count": options.count, "--forecast": options.forecast, "--option": options.option}
+    if wrong := next((name for name, value in of_one_model.items() if value), None):
+        raise InputError(f"{wrong} with --routes", fix="leave it out: the file of routes describes each model")
     if out == "-":
         raise InputError("--out - with --routes, which writes several files", fix="name a file")
     routes = read_routes(options.routes)
     rates = routes[0].rates
     parse_budget(options.budget, 1, rates)
     files = [f"{os.path.splitext(out.removesuffix('.gz'))[0]}.{folder_name(route.name)}.jsonl" for route in routes]
-    for at, (route, file) in enumerate(zip(routes, files, strict=True)):
-        if (other := files.index(file)) < at:
+    for i, (route, file) in enumerate(zip(routes, files, strict=True)):
+        if (other := files.index(file)) < i:
             problem = f"routes {routes[other].name!r} and {route.name!r} would be written to the same file, {file}"
             raise InputError(problem, path=options.routes, fix="rename one of them")
     refuse_existing(options, *files)
     with ExitStack() as stack:
-        found = stack.enter_context(given(options, model=routes[0].model or "-"))
-        lines = batch_lines(found.requests, found.label)
+        source = stack.enter_context(open_input(options, model=routes[0].model or "-"))
+        lines = batch_lines(source.requests, source.label)
         shared, _ = forecaster(options)
         requests = [line.request for line in lines]
-        each = [predict_all(load(r.forecaster) if r.forecaster else shared, requests) for r in routes]
-        forecasts = believed(each, trained_together([r.forecaster for r in routes]))
+        by_route = [predict_all(load(r.forecaster) if r.forecaster else shared, requests) for r in routes]
+        forecasts = believed(by_route, trained_together([r.forecaster for r in routes]))
         result = plan_routes(lines, options.budget, routes, forecasts, max_tokens=options.max_tokens)
         error_file, *opened = stack.enter_context(replacing([standard_output() if errors == "-" else errors, *files]))
         result.write_to(opened, error_file)
@@ -164,7 +166,7 @@ def _run_routes(options: argparse.Namespace, out: str, errors: str) -> int:
 
 
 def _check(budget: str, policy: str, chosen: dict[str, Any], rates: Rates) -> None:
-    """Raises an error about invalid arguments before the input is read."""
+    """Refuses invalid arguments before the input is read."""
     from shadowprice.cost import parse_budget
     from shadowprice.market import check_policy
 

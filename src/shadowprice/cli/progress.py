@@ -1,4 +1,4 @@
-"""The progress of a run in words: what was spent, the outcomes of requests, and how long the rest will take."""
+"""The progress of a run as text: what was spent, the outcomes of requests, and how long the rest will take."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ENDED = ("finished", "landed", "truncated", "declined", "failed")
 
 @dataclass
 class Meter:
-    """What a run has done, and how fast. `update` is called when something happens, the rest whenever it is shown."""
+    """What a run has done, and how fast. Call `update` on every event; the rest can be read at any time."""
 
     requests: int
     rates: Rates
@@ -36,7 +36,7 @@ class Meter:
         self._began = self.clock()
 
     def update(self, progress: Progress) -> None:
-        """What an earlier execution did is not counted as speed: the first state is the one to start from."""
+        """Takes the new state. Speeds are measured from the first one, so an earlier execution does not count."""
         self.progress = progress
         now = self.clock(), self._used(progress), self._tokens(progress), self._ended(progress)
         if not self._seen or now[1:] != self._seen[-1][1:]:
@@ -50,7 +50,7 @@ class Meter:
 
     @property
     def share(self) -> float:
-        """Of the budget or of the requests, whichever is nearer to its end."""
+        """How much is done: the share of the budget used or of requests ended, whichever is larger."""
         if self.progress is None:
             return 0.0
         used = self._used(self.progress) / self.progress.budget if self.progress.budget else 0.0
@@ -74,16 +74,16 @@ class Meter:
         if self.progress is None or self.progress.stopped or not self._seen:
             return None
         first, last = self._seen[0], self._seen[-1]
-        if last[2] - first[2] < _FEW and last[3] == first[3]:  # prompts are being read: that shows no speed
+        if last[2] - first[2] < _FEW and last[3] == first[3]:  # only prompts were read so far: no speed is known
             return None
         units, requests = self.progress.budget - self._used(self.progress), self.requests - self._ended(self.progress)
         rates = [(units, self.speed(1)), (requests, self.speed(3))]
         return min((max(0, amount) / speed for amount, speed in rates if speed > 0), default=None)
 
-    # --- words -----------------------------------------------------------------------------------
+    # --- text ------------------------------------------------------------------------------------
 
     def lines(self, width: int = 79) -> list[str]:
-        """For a terminal: a bar, the budget, the requests, and what is waited for."""
+        """For a terminal: a bar, the budget, the requests, and what the run is waiting for."""
         if self.progress is None:
             return [f"{self._preparing()}, {_span(self.elapsed)}"]
         filled, empty = "█░" if _can_print("█░") else "#-"
@@ -122,15 +122,15 @@ class Meter:
 
     def _outcomes(self) -> str:
         assert self.progress is not None
-        found = self.progress.outcomes
-        answered = found["finished"] + found["landed"]
+        outcomes = self.progress.outcomes
+        answered = outcomes["finished"] + outcomes["landed"]
         return (
-            f"{answered:,} of {self.requests:,} answered, {found['truncated']:,} cut, "
-            f"{found['declined']:,} declined, {found['failed']:,} failed"
+            f"{answered:,} of {self.requests:,} answered, {outcomes['truncated']:,} cut, "
+            f"{outcomes['declined']:,} declined, {outcomes['failed']:,} failed"
         )
 
     def _used(self, progress: Progress) -> int:
-        """Units spent; of a budget of output tokens also what answers under way have so far."""
+        """Units spent; for a budget of output tokens also what answers in flight have so far."""
         return progress.spent if self.rates.priced else progress.spent + progress.generating
 
     def _tokens(self, progress: Progress) -> int:

@@ -10,13 +10,13 @@ from shadowprice.cli.options import EXIT, Commands, add_command, add_force
 from shadowprice.errors import InputError
 
 _DESCRIPTION = """\
-Writes one self-contained HTML page. For a run: what its budget bought, and what equal shares of it would
-have bought; the question, the answer, the outcome and the cost of every request; why requests failed; the
-price of every clearing, how the budget was spent, and where the tokens went. The run may be in progress
-or crashed; its ledger is never changed. For results of `reproduce`: the page that it wrote, again.
+Writes one self-contained HTML page. For a run it shows what the budget bought, and what equal shares of it
+would have bought; the question, answer, outcome and cost of every request; why requests failed; the price
+of every clearing, how the budget was spent, and where the tokens went. The run may be in progress or
+crashed; its ledger is never changed. For results of `reproduce` it writes their page again.
 
 --csv writes a table instead: id, question, answer, gold, correct, outcome, reason, tokens, cost. Text that a
-spreadsheet would take for a formula gets an apostrophe in front.
+spreadsheet would read as a formula gets an apostrophe in front.
 
   shadowprice report requests.answers.jsonl.run
   shadowprice report requests.answers.jsonl.run --csv answers.csv
@@ -27,8 +27,8 @@ spreadsheet would take for a formula gets an apostrophe in front.
 def add(commands: Commands) -> None:
     command = add_command(commands, "report", "a page about a run or a reproduction", _DESCRIPTION, EXIT)
     command.add_argument("folder", metavar="FOLDER", help="a run folder, or results of reproduce")
-    command.add_argument("--out", metavar="FILE", help="(default: FOLDER/report.html; - is standard output)")
-    command.add_argument("--csv", metavar="FILE", help="of a run: all results as a table, instead of the page")
+    command.add_argument("--out", metavar="FILE", help="the page (default: FOLDER/report.html; - is standard output)")
+    command.add_argument("--csv", metavar="FILE", help="for a run: write all results as a table instead of the page")
     add_force(command)
     command.set_defaults(command=report)
 
@@ -54,8 +54,8 @@ def report(options: argparse.Namespace) -> int:
 def _folder_of(path: Path) -> str:
     """What to do about a path that is not a folder: the run may be beside it."""
     beside = (Path(f"{path}.run"), path.with_suffix(".answers.jsonl.run"))
-    if found := next((each for each in beside if each.is_dir()), None):
-        return f"did you mean {found}?"
+    if folder := next((path for path in beside if path.is_dir()), None):
+        return f"did you mean {folder}?"
     return "name a run folder, or results of `reproduce`"
 
 

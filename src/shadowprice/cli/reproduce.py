@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 _SHOWN = 20  # broken lines that are listed one by one
 _OTHER_SPLITS = ("train", "summary", "greedy-code")  # of a set in the package: not evaluated on
 _DESCRIPTION = """\
-The paper's tables and figures on recorded answers: those in the package, or traces of your own model.
-In the package are qwen2.5-coder-1.5b (mathematics) and smollm2 (a tiny model on small tasks). Greedy
+Makes the paper's tables and figures from recorded answers: those in the package, or traces of your own
+model. The package has qwen2.5-coder-1.5b (mathematics) and smollm2 (a tiny model on small tasks). Greedy
 answers are the same at every limit, so replaying them is exact and costs nothing. Forecasts are never
 learned from the questions they are evaluated on: they are learned from --train, without the evaluated
 questions, or cross-fitted by question. A --forecaster is used unchanged: train it on other questions.
@@ -36,9 +36,9 @@ questions, or cross-fitted by question. A --forecaster is used unchanged: train 
   shadowprice reproduce --traces smollm2 --out build/small
   shadowprice reproduce --traces mine.jsonl.gz --train others.jsonl.gz --cap 4096 --out build/mine
 
-Several models, in dollars: --routes FILE prices the traces of the models that it names (as for run), and
-compares each model alone, mixes, a router, a cascade and ours. --outcomes FILE has a reward and a cost for every
-model and prompt; forecasts are fitted on --train FILE of the same form. --budgets are in dollars per question.
+Several models, in dollars: --routes FILE gives the rates of models in the traces (as for run), and compares
+each model alone, mixes, a router, a cascade and ours. --outcomes FILE has a reward and a cost for every model
+and prompt; forecasts are fitted on --train FILE in the same format. --budgets are in dollars per question.
 
   shadowprice reproduce --routes routes.toml --traces many-models.jsonl.gz --out build/routes
   shadowprice reproduce --outcomes test.jsonl --train val.jsonl --budgets 0.0002 0.002 --out build/rewards
@@ -53,25 +53,37 @@ def add(commands: Commands) -> None:
         commands, "reproduce", "the paper's tables and figures on recorded answers", _DESCRIPTION, EXIT
     )
     command.add_argument(
-        "--traces", nargs="+", default=[], metavar="FILE", help="files, or a name (default: those in the package)"
+        "--traces",
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="trace files, or the name of a set in the package (default: qwen2.5-coder-1.5b)",
     )
     command.add_argument("--train", nargs="+", default=[], metavar="FILE", help="traces to learn forecasts from")
-    command.add_argument("--forecaster", metavar="DIR", help="made by train; `default` is the one in the package")
     command.add_argument(
-        "--calibrate", type=int, default=0, metavar="N", help="adapt it to N questions, which are not evaluated"
+        "--forecaster", metavar="DIR", help="a forecaster made by train; `default` is the one in the package"
     )
     command.add_argument(
-        "--model", default="", metavar="NAME", help="if the traces have several (default: the largest)"
+        "--calibrate",
+        type=int,
+        default=0,
+        metavar="N",
+        help="adapt the forecaster to N questions, which are not evaluated",
+    )
+    command.add_argument(
+        "--model", default="", metavar="NAME", help="the model, if the traces have several (default: the largest)"
     )
     command.add_argument("--cap", type=int, metavar="N", help="cut longer answers here (default: as recorded)")
     command.add_argument("--routes", metavar="FILE", help="rates of several models: the frontier in dollars")
     command.add_argument("--outcomes", metavar="FILE", help="rewards and costs of several models on the same prompts")
-    command.add_argument("--streams", nargs="+", default=[], metavar="NAME", help="(default: all four)")
+    command.add_argument(
+        "--streams", nargs="+", default=[], metavar="NAME", help="mixes of queries (default: all four)"
+    )
     command.add_argument(
         "--budgets", nargs="+", default=[], metavar="B", help="tokens per query: 256, or in median lengths: 0.5x"
     )
-    command.add_argument("--policies", nargs="+", default=[], metavar="NAME", help="(default: all)")
-    command.add_argument("--seeds", type=int, metavar="N", help="streams drawn of each kind (default: 5)")
+    command.add_argument("--policies", nargs="+", default=[], metavar="NAME", help="policies to compare (default: all)")
+    command.add_argument("--seeds", type=int, metavar="N", help="how many streams of each kind are drawn (default: 5)")
     command.add_argument("--quick", action="store_true", help="two seeds and coarser curves: two minutes at most")
     command.add_argument("--skip-bad", action="store_true", help="list broken lines and continue without them")
     command.add_argument("--out", required=True, metavar="DIR", help="where the results go")
@@ -119,7 +131,7 @@ def reproduce(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Refuse invalid options before anything is read."""
+    """Refuses invalid options before anything is read."""
     from shadowprice.lab.results import refuse_other_content
 
     if options.train and options.forecaster:
@@ -186,14 +198,14 @@ def _read_files(
         if os.path.isdir(path):
             raise InputError("is a folder", path=path, fix="give a trace file")
         try:
-            found = list(read_traces(path, skip=skip))
+            of_file = list(read_traces(path, skip=skip))
         except InputError as error:
             if error.line is None or skip is not None:
                 raise
             fix = f"{error.fix}, or continue without such lines with --skip-bad"
             raise InputError(error.problem, path=path, line=error.line, fix=fix) from None
-        files.append({"role": role, "path": path, "sha256": sha256_of(path), "traces": len(found)})
-        traces += found
+        files.append({"role": role, "path": path, "sha256": sha256_of(path), "traces": len(of_file)})
+        traces += of_file
     return traces, files
 
 
@@ -237,7 +249,7 @@ def _show_progress(*, quiet: bool) -> Iterator[Callable[[int, int, str], None]]:
 
 
 def _draw(folder: Path) -> list[str]:
-    """Write the report and the figures, if Matplotlib is installed; returns their names."""
+    """Writes the report and the figures, if Matplotlib is installed; returns their names."""
     if find_spec("matplotlib") is None or find_spec("jinja2") is None:
         print("note: no report and no figures (pip install 'shadowprice[report]')", file=sys.stderr)
         return []

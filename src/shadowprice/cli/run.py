@@ -17,8 +17,8 @@ from shadowprice.cli.common import (
     EXHAUSTED,
     check_policy_name,
     forecaster,
-    given,
     gold_for,
+    open_input,
     option,
     outputs,
     rates_of,
@@ -51,38 +51,38 @@ if TYPE_CHECKING:
     from shadowprice.types import Request
 
 _DESCRIPTION = """\
-Answers questions or a batch file on a real model so that as many requests as possible are answered correctly and the
-budget is never exceeded. Forecasts every request, clears the market, and sends the admitted requests with
-their grants as hard limits. Everything is kept in a run folder: after Ctrl-C or a crash the same command
-with --resume continues where it stopped and pays for nothing twice.
+Answers questions or a batch file with a real model, so that as many answers as possible are correct and the budget
+is never exceeded. Forecasts every request, clears the market, and sends the admitted requests with their
+grants as hard limits. Everything is kept in a run folder: after Ctrl-C or a crash, the same command with
+--resume continues where it stopped and pays for nothing twice.
 
   shadowprice run requests.jsonl --budget 200k --base-url http://127.0.0.1:8000/v1 --model NAME
   shadowprice run questions.csv --budget 20k --local
 
---accounting reserved counts grants: what answers did not use is offered to declined requests, until none
-can pay (--no-reclaim: one clearing only, the paper's CLEAR with --policy clear).
+--accounting reserved counts grants. Tokens that answers did not use are offered to declined requests, until
+none can pay. With --no-reclaim there is one clearing only: with --policy clear, this is the paper's CLEAR.
 
 --accounting metered counts tokens when they are generated. An answer that was cut continues from where it
-stopped, which is cheap on servers that cache prefixes (llama.cpp, vLLM, SGLang); a server that cannot
-continue is detected, and generates its answers in one go. --policy index serves the highest index next:
-the chance of a correct answer per token that a request is still expected to take; it uses the spread and
-solve of the forecasts. Other policies are cleared in rounds. When the budget is spent, unfinished answers are
-written as far as they were generated, with the finish_reason length.
+stopped, which is cheap on servers that cache prefixes (llama.cpp, vLLM, SGLang). If a server cannot
+continue answers, each is generated in a single request. --policy index always continues the request with
+the highest index: the chance of a correct answer per token that it is still expected to take. It uses the
+spread and solve of the forecasts. Other policies are cleared in rounds. When the budget is spent,
+unfinished answers are written as they are, with the finish_reason length.
 
   shadowprice run requests.jsonl --budget 200k --base-url http://127.0.0.1:8000/v1 --accounting metered
 
---routes FILE names several models with their rates, and the budget is in money. One price decides which model
-answers each request and how long it may take; a route that fails is left out, and its requests are answered by
-the others within the same budget.
+--routes FILE names several models with their rates; the budget is in money. One price decides which model
+answers each request and with how many tokens. If a route fails, the others answer its requests within the
+same budget.
 
   shadowprice run questions.csv --budget '$5' --routes routes.toml
 
 --policy tale first asks a teacher how many tokens each request needs, divides the budget in proportion, and
-states every limit in its prompt as well. The teacher is the model that answers, and is paid from the
-budget: 16 tokens at most for an estimate, half of the budget for all. --teacher-url names another
-model, whose tokens are counted but not charged. If a reply is not one whole number, the teacher is asked
-once more; after that the forecast is used. A model that reasons before it answers cannot be the teacher.
---max-tokens limits what one wild estimate can take.
+also states every limit in its prompt. By default the teacher is the model that answers, and is paid from
+the budget: at most 16 tokens for an estimate, at most half of the budget for all. --teacher-url names
+another model, whose tokens are counted but not charged. If a reply is not one whole number, the teacher is
+asked once more; after that the forecast is used. A model that reasons before it answers cannot be the
+teacher. --max-tokens limits what one wild estimate can take.
 
   shadowprice run requests.jsonl --budget 200k --base-url http://127.0.0.1:8000/v1 --policy tale \\
     --teacher-url http://127.0.0.1:8001/v1 --teacher-model LARGER
@@ -109,11 +109,11 @@ def add(commands: Commands) -> None:
     command.add_argument(
         "--scouts",
         action="store_true",
-        help="with --routes: an answer of a cheap route is evidence, and may be bought again from a dearer one; needs "
-        "forecasters made by train --routes",
+        help="with --routes: an answer of a cheap route corrects the forecasts of the others, and a more expensive "
+        "route may answer again; needs forecasters made by train --routes",
     )
     command.add_argument("--out", metavar="FILE", help="answers (default: IN.answers.jsonl)")
-    command.add_argument("--csv", metavar="FILE", help="all results as a table as well, for spreadsheets")
+    command.add_argument("--csv", metavar="FILE", help="also write all results as a table for spreadsheets")
     command.add_argument(
         "--accounting",
         choices=["reserved", "metered"],
@@ -123,29 +123,29 @@ def add(commands: Commands) -> None:
     command.add_argument(
         "--landing",
         metavar="NAME",
-        help="how answers that would be cut are asked for their final answer: math, think (for models that think "
+        help="how to ask for the final answer of answers that would be cut: math, think (for models that think "
         "first), plain, a file with the text, or none (default: math with --prompt-template math, else none)",
     )
-    command.add_argument("--no-reclaim", action="store_true", help="one clearing only: what is not used stays unused")
+    command.add_argument("--no-reclaim", action="store_true", help="one clearing only: unused tokens stay unused")
     command.add_argument(
         "--samples",
         type=int,
         default=1,
         metavar="K",
-        help="answers per request from its grant, one after the other, until one is correct (default: 1); "
-        "with --routes each from the route that is worth most then, and answers that nobody grades vote",
+        help="up to K answers per request from its grant, until one is correct (default: 1); with --routes, each from "
+        "the route that is worth most at that moment, and answers that are not graded vote",
     )
     command.add_argument(
         "--temperature",
         type=float,
         metavar="T",
-        help="of requests that state none; 0 gives the same answer every time "
-        "(default: 0 with --local and one sample, else the server's own)",
+        help="for requests that do not set one; 0 gives the same answer every time "
+        "(default: 0 with --local and one sample, else the server's)",
     )
     command.add_argument(
         "--gold",
         metavar="FILE",
-        help="JSONL of custom_id, gold, grader: answers are graded, and a correct sample stops the rest",
+        help="JSONL of custom_id, gold, grader: grade answers; a correct sample ends its request",
     )
     add_unsafe_code(command)
     add_rates(command)
@@ -156,8 +156,7 @@ def add(commands: Commands) -> None:
         const="",
         type=_address,
         metavar="ADDRESS",
-        help="on the machines of a Ray cluster: files may be .parquet, .jsonl or .csv, and several (default: a cluster "
-        "on this machine)",
+        help="run on a Ray cluster (default: on this machine); the input may be several .parquet, .jsonl or .csv files",
     )
     command.add_argument(
         "--workers", type=int, default=2, metavar="N", help="with --ray: processes that send requests (default: 2)"
@@ -165,16 +164,16 @@ def add(commands: Commands) -> None:
     command.add_argument(
         "--teacher-url",
         metavar="URL",
-        help="tale: a server with another model to ask for estimates; the key is $TEACHER_API_KEY",
+        help="tale: the server of another model to ask for estimates; the key is $TEACHER_API_KEY",
     )
     command.add_argument(
-        "--teacher-model", default="", metavar="NAME", help="its name there (default: that in each request)"
+        "--teacher-model", default="", metavar="NAME", help="its name there (default: the one in each request)"
     )
     command.set_defaults(command=run, policy=None)
 
 
 def _address(text: str) -> str:
-    """The address of a cluster; the input is easily given in its place, as `--ray big.parquet`."""
+    """The address of a cluster; refuses an input file given by mistake, as in `--ray big.parquet`."""
     if os.path.exists(text) or "*" in text:
         raise argparse.ArgumentTypeError(f"{text} is not an address: give the input before --ray")
     return text
@@ -202,11 +201,11 @@ def run(options: argparse.Namespace) -> int:
     settings, tolerated = _settings(options, routes), tolerance(options)
     teacher = _teacher(options)
     with ExitStack() as stack:
-        found = stack.enter_context(given(options, temperature=_temperature(options)))
+        source = stack.enter_context(open_input(options, temperature=_temperature(options)))
         folder = run_folder(options, out)
-        requests = requests_from(found.requests, label=found.label)
+        requests = requests_from(source.requests, label=source.label)
         parse_budget(options.budget, len(requests), settings["rates"])  # before a model is fetched or started
-        gold = gold_for(options, found, requests)
+        gold = gold_for(options, source, requests)
         check_gold(gold, unsafe_code=options.unsafe_code)
         backend: Backend | Routing
         if routes:
@@ -275,7 +274,7 @@ def _make_run(
 
 
 def _settings(options: argparse.Namespace, routes: list[Route]) -> dict[str, Any]:
-    """The settings of the run."""
+    """The settings of the run, as arguments of `Run`."""
     if routes:
         common = {"max_tokens": options.max_tokens, "samples": options.samples, "rates": routes[0].rates}
         return {"policy": "routes", **common}
@@ -307,9 +306,7 @@ def routes_of(options: argparse.Namespace) -> list[Route]:
         "--no-reclaim": options.no_reclaim, "--teacher-url": options.teacher_url, "--forecast": options.forecast,
     }  # fmt: skip
     if wrong := next((name for name, value in given.items() if value), None):
-        raise InputError(
-            f"{wrong} with --routes", fix="leave it out: the file says what there is to know of each model"
-        )
+        raise InputError(f"{wrong} with --routes", fix="leave it out: the file of routes describes each model")
     routes = read_routes(options.routes)
     parse_budget(options.budget, 1, routes[0].rates)
     options.landing = "none"
@@ -317,14 +314,14 @@ def routes_of(options: argparse.Namespace) -> list[Route]:
 
 
 def _landing(options: argparse.Namespace) -> str | None:
-    """By default mathematics lands; several samples do not, unless it was asked for: that is refused."""
+    """By default answers to mathematics land, if each request has one sample; both together are refused later."""
     if options.landing is None:
         return "math" if options.prompt_template == "math" and options.samples == 1 else None
     return None if options.landing == "none" else str(options.landing)
 
 
 def _temperature(options: argparse.Namespace) -> float | None:
-    """That of --temperature. By default a model on this machine answers the same every time."""
+    """--temperature. By default a model on this machine answers the same every time."""
     if options.temperature is None:
         return 0.0 if (options.local is not None or options.routes) and options.samples == 1 else None
     if not 0 <= options.temperature < math.inf:

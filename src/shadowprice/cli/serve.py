@@ -30,17 +30,17 @@ if TYPE_CHECKING:
     from shadowprice.gateway.config import Config
 
 _DESCRIPTION = """\
-An endpoint in front of an OpenAI-compatible server: change the base URL of a client, and nothing else.
-Every request buys tokens at a posted price, or is declined with status 402, before anything is sent. The price moves
-so that a window's budget lasts until the window ends; no budget is ever exceeded.
+Serves an endpoint in front of an OpenAI-compatible server: in a client, change only the base URL. Every
+request buys tokens at a posted price, or is declined with status 402, before anything is sent. The price
+moves so that a window's budget lasts until the window ends. No budget is ever exceeded.
 """
 _EPILOG = """\
   shadowprice serve --local --budget 20k/hour                       the embedded model
   shadowprice serve --upstream http://127.0.0.1:8000/v1 --budget 1M/day
   shadowprice serve --config gateway.toml                           several models, teams, keys, budgets in money
 
-The key of the upstream is $OPENAI_API_KEY; without it the client's own is passed on. $SHADOWPRICE_ADMIN_KEY opens
-the dashboard (/admin) and the admin endpoints. Several gateways may share a ledger. docs/gateway.md has the rest.
+The key of the upstream is $OPENAI_API_KEY; without it the client's own key is passed on. $SHADOWPRICE_ADMIN_KEY
+opens the dashboard (/admin) and the admin endpoints. Several gateways can share a ledger. See docs/gateway.md.
 """
 _LEDGER = ".shadowprice-gateway"
 
@@ -48,29 +48,39 @@ _LEDGER = ".shadowprice-gateway"
 def add(commands: Commands) -> None:
     command = add_command(commands, "serve", "an endpoint with a budget, for live requests", _DESCRIPTION, _EPILOG)
     where = command.add_mutually_exclusive_group(required=True)
-    where.add_argument("--upstream", metavar="URL", help="the server, as http://127.0.0.1:8000/v1")
+    where.add_argument("--upstream", metavar="URL", help="the server, e.g. http://127.0.0.1:8000/v1")
     where.add_argument("--local", action="store_true", help="the embedded model, on this machine")
     where.add_argument("--config", metavar="FILE", help="routes, teams, tenants and budgets: gateway.toml")
     where.add_argument("--new-key", action="store_true", help="print a key for a tenant, and its SHA-256, and exit")
     command.add_argument(
         "--budget",
         action="append",
-        help="output tokens: 2000 in all, 1M/day (or minute, hour, month), '1M/day rolling'; or money, $5/day, with "
-        "--rate-in and --rate-out; can be repeated",
+        help="in output tokens: 2000 in total, 1M/day (or minute, hour, month) or '1M/day rolling'; or in money: "
+        "'$5/day', with --rate-in and --rate-out; can be repeated",
     )
     command.add_argument("--host", help="address to listen on (default: 127.0.0.1)")
-    command.add_argument("--port", type=int, help="port to listen on, 0: any (default: 8080)")
+    command.add_argument("--port", type=int, help="port to listen on; 0 picks a free one (default: 8080)")
     command.add_argument("--workers", type=int, metavar="N", help="processes that share the port (default: 1)")
-    command.add_argument("--max-tokens", type=int, metavar="N", help="of an answer (default: 4096)")
-    command.add_argument("--price", type=float, help="fixed: correct answers that a token must buy, as 0.001; 0: none")
-    command.add_argument("--rate-in", metavar="DOLLARS", help="a million input tokens cost, for budgets in money")
-    command.add_argument("--rate-out", metavar="DOLLARS", help="a million output tokens cost, for budgets in money")
+    command.add_argument(
+        "--max-tokens", type=int, metavar="N", help="the most tokens that an answer may get (default: 4096)"
+    )
+    command.add_argument(
+        "--price", type=float, help="a fixed price: correct answers that a token must buy, e.g. 0.001; 0 is free"
+    )
+    command.add_argument("--rate-in", metavar="DOLLARS", help="dollars per million input tokens, for money")
+    command.add_argument(
+        "--rate-out", metavar="DOLLARS", help="dollars per million output tokens, for budgets in money"
+    )
     command.add_argument("--ledger", metavar="PLACE", help=f"a folder, or postgresql://... (default: {_LEDGER})")
     command.add_argument("--mode", choices=("enforce", "shadow"), help="shadow: decide and report, enforce nothing")
-    command.add_argument("--forecaster", metavar="DIR", help="made by train (default: the one of the package)")
-    command.add_argument("--require-keys", action="store_true", help="serve only tenants, added at /admin/tenants")
-    command.add_argument("--log", choices=("json",), help="a line of JSON for every request, to standard error")
-    command.add_argument("--otel", action="store_true", help="metrics to OpenTelemetry, as $OTEL_... say")
+    command.add_argument(
+        "--forecaster", metavar="DIR", help="a forecaster made by train (default: the one in the package)"
+    )
+    command.add_argument(
+        "--require-keys", action="store_true", help="serve only tenants, which are added at /admin/tenants"
+    )
+    command.add_argument("--log", choices=("json",), help="write a line of JSON per request to standard error")
+    command.add_argument("--otel", action="store_true", help="export metrics to OpenTelemetry, configured by $OTEL_...")
     command.add_argument("--socket", type=int, help=argparse.SUPPRESS)  # of a worker: the listening socket
     command.add_argument("--group", help=argparse.SUPPRESS)  # of a worker: names its gateway
     command.set_defaults(command=serve)
@@ -108,7 +118,7 @@ def serve(options: argparse.Namespace) -> int:
 
 
 def _nothing() -> None:
-    """The supervisor announces."""
+    """For a worker: its supervisor announces the address."""
 
 
 def _config(options: argparse.Namespace) -> Config:
@@ -130,7 +140,7 @@ def _config(options: argparse.Namespace) -> Config:
     given = {name: value for name, value in changes.items() if value is not None}
     if options.config:
         if options.budget or options.rate_in or options.rate_out:
-            raise InputError("--budget and rates are in the file", fix="change them there")
+            raise InputError("--budget and --rate-... with --config: they are in the file", fix="change them there")
         return replace(read_config(options.config), **given)
     if not options.budget:
         raise InputError("no --budget", fix="give one, as --budget 1M/day")
@@ -252,8 +262,8 @@ def _supervise(config: Config, listener: socket.socket, options: argparse.Namesp
     def stop(number: int, frame: object) -> None:
         nonlocal stopping
         stopping = True
-        for each in workers:
-            each.send_signal(signal.SIGTERM)
+        for worker in workers:
+            worker.send_signal(signal.SIGTERM)
 
     workers = [start() for _ in range(config.workers)]
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -266,12 +276,12 @@ def _supervise(config: Config, listener: socket.socket, options: argparse.Namesp
             with suppress(OSError), urllib.request.urlopen(address, timeout=5):
                 announced = True
                 _announce(config, listener)
-        for place, each in enumerate(workers):
-            if each.poll() is not None and not stopping:
-                say(f"a worker ended with {each.returncode}: another one is started")
+        for i, worker in enumerate(workers):
+            if worker.poll() is not None and not stopping:
+                say(f"a worker ended with {worker.returncode}: another one is started")
                 time.sleep(1.0)
-                workers[place] = start()
-    ended = [each.wait() for each in workers]
+                workers[i] = start()
+    ended = [worker.wait() for worker in workers]
     # One that had not begun to serve is interrupted by the signal, or ended by it.
     stopped = (DONE, INTERRUPTED, -signal.SIGTERM, -signal.SIGINT)
     return next((code for code in ended if code not in stopped), DONE)

@@ -1,4 +1,4 @@
-"""Text on a terminal: without control characters, and with lines at the bottom that are drawn again every second."""
+"""Text on a terminal: without control characters, and with lines at the bottom that are redrawn every second."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from typing import IO, Any, cast
 
-# Escape sequences move the cursor, rename the window and worse; marks of direction turn words around.
+# Escape sequences can move the cursor, rename the window and worse; direction marks reorder text.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 def clean(text: str) -> str:
     """The text with control characters spelled out: `\\x1b`. Tabs and line ends stay."""
-    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 class _Cleaned:
@@ -66,9 +66,9 @@ def fitted(line: str, width: int) -> str:
 
 
 class Screen:
-    """Lines at the bottom of a terminal. `lines` is asked for them, given the width, every second and by `redraw`.
+    """Lines at the bottom of a terminal, from `lines(width)`, redrawn every second and by `redraw`.
 
-    Meanwhile other output has to go through `say`, which puts it above the lines.
+    Other output must go through `say`, which puts it above the lines.
     """
 
     def __init__(self, lines: Callable[[int], list[str]], stream: IO[str], *, every: float = 1.0) -> None:
@@ -79,7 +79,7 @@ class Screen:
         self._thread.start()
 
     def redraw(self, *, least: float = 0.1) -> None:
-        """Draws the lines unless that was done in the last `least` seconds."""
+        """Draws the lines, unless they were drawn in the last `least` seconds."""
         with self._lock:
             if time.monotonic() - self._at >= least and not self._closed.is_set():
                 self._write("")
@@ -102,7 +102,7 @@ class Screen:
             self.redraw(least=0.0)
 
     def _start(self) -> str:
-        """Back to the first line, and everything from there removed."""
+        """The escape sequence that moves to the first line and clears everything below."""
         return "\r" + (f"\x1b[{self._drawn - 1}A" if self._drawn > 1 else "") + "\x1b[J"
 
     def _write(self, above: str) -> None:
@@ -121,13 +121,13 @@ _screen: Screen | None = None
 def screen(lines: Callable[[int], list[str]]) -> Iterator[Screen]:
     """Lines on standard error for as long as the context lasts."""
     global _screen
-    _screen = made = Screen(lines, sys.stderr)
+    _screen = current = Screen(lines, sys.stderr)
     try:
-        made.redraw()
-        yield made
+        current.redraw()
+        yield current
     finally:
         _screen = None
-        made.close()
+        current.close()
 
 
 def say(text: str) -> None:

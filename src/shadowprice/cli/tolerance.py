@@ -19,13 +19,13 @@ def add_tolerance(command: argparse.ArgumentParser) -> None:
         "--patience",
         default="5m",
         metavar="TIME",
-        help="how long an outage of the server is waited out: 30s, 5m, 1h (default: 5m)",
+        help="how long to wait for a server that is down: 30s, 5m, 1h (default: 5m)",
     )
     command.add_argument(
         "--exposure",
         default="10%",
         metavar="SHARE",
-        help="stop when failed requests that the server says cost nothing exceed this share of the budget "
+        help="stop when the grants of failures that the server says cost nothing exceed this share of the budget "
         "(default: 10%%)",
     )
 
@@ -37,15 +37,15 @@ def tolerance(options: argparse.Namespace) -> Tolerance:
 
 
 def _seconds(text: str) -> float:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip())
-    if found is None:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip())
+    if match is None:
         raise InputError(f"--patience {text}", fix="write it as 30s, 5m or 1h")
-    return float(found[1]) * _UNITS[found[2]]
+    return float(match[1]) * _UNITS[match[2]]
 
 
 def _share(text: str) -> float:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)(%?)", text.strip())
-    share = float(found[1]) / (100 if found[2] else 1) if found else -1.0
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(%?)", text.strip())
+    share = float(match[1]) / (100 if match[2] else 1) if match else -1.0
     if not 0 <= share <= 1:
         raise InputError(f"--exposure {text}", fix="write it as 10% or 0.1")
     return share

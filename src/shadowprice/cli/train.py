@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from shadowprice.forecast.training import Evaluation, Trainer
 
 _DESCRIPTION = """\
-Learns from traces (see collect) how long the answer to a question will be and how likely it is correct.
+Learns from traces (see collect) how long the answer to a question will be and how likely it is to be correct.
 
   shadowprice train traces.jsonl.gz --out forecaster
   shadowprice train traces.jsonl.gz --out forecaster --from default
@@ -29,22 +29,22 @@ Learns from traces (see collect) how long the answer to a question will be and h
 
 A fifth of the questions is held out, with all their traces, and the report says how good the forecasts
 for them are: a table (report.md, report.json) and the paper's figure (report.svg, report.png). Then the
-forecaster is trained again, on all traces, and saved; the report is about the first one.
+forecaster is trained again on all traces and saved; the report is about the first one.
 --validation 0 trains once and writes no report.
 
---from adapts an existing forecaster to another model: a hundred traces are enough. `default` is the one
-that comes with the package. The report then also says how good it was before; this means little if that
-forecaster was trained on the same questions.
+--from adapts an existing forecaster to another model; a hundred traces are enough. `default` is the one in
+the package. The report then also says how good it was before adapting; this means little if it was trained
+on the same questions.
 
---routes trains a forecaster for each model in the traces, in folders of OUT, how far their forecasts can be
-compared, and what an answer of one model says about the others; from several answers to a question also what
-further answers are worth: name them in a file of routes (docs/routes.md).
+--routes trains a forecaster for each model in the traces, in subfolders of OUT. It also learns how far their
+forecasts can be compared, what an answer of one model says about the others and, from several answers to a
+question, what further answers are worth. Name the folders in a file of routes (docs/routes.md).
 
   shadowprice train small.jsonl.gz large.jsonl.gz --routes --out forecasters
 
---scout: a cheap model has answered the same questions, and its answers say more than the questions do: how
-long they are, and whether they are correct. The forecaster then needs its answers to the questions it
-forecasts: collect them first.
+--scout: if a cheap model has answered the same questions, the length of its answers and whether they are
+correct say more than the questions do. The forecaster then needs the cheap model's answers to the questions
+that it forecasts: collect them first.
 
   shadowprice train large.jsonl.gz --from default --scout small.jsonl.gz --out forecaster
   shadowprice run questions.jsonl --budget 200k --forecaster forecaster --scout small-answers.jsonl.gz ...
@@ -53,8 +53,8 @@ kinds:
   text     words and structure of the question; seconds, no further packages (default)
   encoder  the paper's predictor: fine-tunes a transformer (pip install 'shadowprice[encoder]')
 
-Truncated traces can be used: they count as longer than what was recorded. Traces without a grade are
-used for the length only.
+Truncated traces can be used: they count as longer than recorded. Traces without a grade are used for the
+length only.
 """
 # Options that only an encoder has, and the names of its arguments.
 _ENCODER = {
@@ -77,7 +77,7 @@ def add(commands: Commands) -> None:
     )
     command.add_argument("--scout", metavar="FILE", help="traces of another model on the same questions")
     command.add_argument(
-        "--validation", type=float, default=0.2, metavar="SHARE", help="of the questions, held out (default: 0.2)"
+        "--validation", type=float, default=0.2, metavar="SHARE", help="share of questions held out (default: 0.2)"
     )
     command.add_argument("--seed", type=int, default=0, help="chooses the questions held out (default: 0)")
     command.add_argument("--report", metavar="DIR", help="where the report goes (default: OUT.report)")
@@ -167,7 +167,7 @@ def _check(options: argparse.Namespace, report_folder: str) -> None:
 
     refuse_others(options.out)
     if not 0 <= options.validation < 1:
-        raise InputError(f"--validation {options.validation:g} is not a share", fix="give 0 to 0.9; 0 is no report")
+        raise InputError(f"--validation {options.validation:g} is not a share", fix="give 0 to 0.9; 0 writes no report")
     if not options.validation and options.report:
         raise InputError("--report with --validation 0, which writes no report", fix="leave out one of them")
     out, report = os.path.realpath(options.out), os.path.realpath(report_folder)

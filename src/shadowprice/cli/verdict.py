@@ -1,4 +1,4 @@
-"""What `run` says at the end: what became of the requests, what it cost, and what more would have bought."""
+"""What `run` prints at the end: outcomes, cost, and what more budget would have bought."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def verdict(run: Run | RayRun, summary: Summary, *, out: str, errors: str, folde
     spent = show_spent(summary.spent, summary.budget, rates)
     if summary.failed:
         spent += f", of which {show(summary.failed, rates)} for failed requests: the server may have generated them"
-    rows.append(f"  spent      {spent}{show_beside(summary.usage, rates, run.prices)}; the account is in {folder}")
+    rows.append(f"  spent      {spent}{show_beside(summary.usage, rates, run.prices)}; details in {folder}")
     if summary.routes:
         rows += [f"  route      {line}" for line in _of_routes(summary, rates)]
     if run.settings.policy == "routes" and run.settings.samples > 1:
@@ -56,7 +56,7 @@ def verdict(run: Run | RayRun, summary: Summary, *, out: str, errors: str, folde
 
 def _of_routes(summary: Summary, rates: Rates) -> Iterator[str]:
     """What each route answered and was paid."""
-    for name, route in sorted(summary.routes.items(), key=lambda each: -each[1]["units"]):
+    for name, route in sorted(summary.routes.items(), key=lambda item: -item[1]["units"]):
         yield f"{name}: {count(route['answers'], 'answer')}, {show(route['units'], rates)}"
 
 
@@ -69,7 +69,7 @@ def _of_samples(summary: Summary) -> str:
 
 
 def warnings(summary: Summary, rates: Rates) -> Iterator[str]:
-    """What was wrong with the server, what it cost, and what to do."""
+    """What was wrong with servers and answers, what it cost, and what to do."""
     for name, reason in summary.dropped.items():
         yield f"route {name} was left out: {reason} ({fix_for_route(reason)})"
     for flag, times in summary.flags.items():
@@ -101,8 +101,8 @@ def stopped_in_words(reason: str) -> str:
 def _worth_of_more(summary: Summary, rates: Rates) -> str:
     """What a little more would have bought, at the price of the last clearing.
 
-    The price holds for the next tokens only, so that little is 1,000 tokens or a tenth of the budget; and no more
-    answers can be bought than there are requests that the budget left without one.
+    The price holds only for the next tokens, so "a little" is 1,000 tokens or a tenth of the budget, whichever is less.
+    No more answers can be bought than there are requests that the budget left without one.
     """
     waiting = summary.count("declined", "truncated")
     served = not summary.count("declined") and summary.spent < summary.budget  # what was cut has limits of its own

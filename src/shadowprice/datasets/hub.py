@@ -43,7 +43,7 @@ class Row:
 
     def texts(self, column: str) -> list[str]:
         value = self._value(column)
-        if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             raise self.invalid(f"has {value!r:.40} in {column!r}, not a list of texts")
         return value
 
@@ -73,7 +73,7 @@ def _gsm8k(row: Row) -> Question:
 
 
 def _boxed(row: Row) -> Question:
-    """Datasets whose final answer is in the last box of the solution, or is the whole of it."""
+    """Datasets whose final answer is in the last box of the solution; some solutions are just a number."""
     solution = row.text("solution").replace("\\fbox", "\\boxed")
     final = boxes(solution) or _open_box(solution) or (solution if solution.isdecimal() else "")
     if not final:
@@ -123,7 +123,7 @@ def _humaneval(row: Row) -> Question:
 
 
 def _with_tests(task: str, tests: list[str]) -> str:
-    """The tests are part of the task: nothing else says what the function is called."""
+    """The task with its tests: nothing else says what the function is called."""
     shown = "\n".join(tests)
     return (
         f"{task.strip()}\n\nAnswer with Python in one code block. It must pass these tests:\n\n```python\n{shown}\n```"
@@ -222,15 +222,15 @@ def load(name: str, *, limit: int | None = None, mirror: str | os.PathLike[str] 
     questions: dict[str, Question] = {}
     for number, columns in enumerate(islice(_rows(benchmark, mirror), limit)):
         row = Row(benchmark.path, number, columns)
-        found = benchmark.read(row)
-        if found.id in questions:
-            raise row.invalid(f"has the id {found.id!r}, which another row has too")
-        questions[found.id] = replace(
-            found,
-            id=f"{name}/{found.id}",
+        question = benchmark.read(row)
+        if question.id in questions:
+            raise row.invalid(f"has the id {question.id!r}, which another row has too")
+        questions[question.id] = replace(
+            question,
+            id=f"{name}/{question.id}",
             dataset=name,
             grader=benchmark.grader,
-            options={**options, **found.options},
+            options={**options, **question.options},
         )
     if not questions:
         raise InputError("has no rows", path=benchmark.path, fix="check the copy that --mirror names")

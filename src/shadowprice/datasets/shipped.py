@@ -25,8 +25,8 @@ _ALIASES = {"smollm2": SMALL}
 
 def shipped_sets() -> dict[str, dict[str, dict[str, Any]]]:
     """What `recorded.json` says: set -> split -> about its file."""
-    found: dict[str, dict[str, dict[str, Any]]] = json.loads((files(__package__) / "recorded.json").read_text())["sets"]
-    return found
+    sets: dict[str, dict[str, dict[str, Any]]] = json.loads((files(__package__) / "recorded.json").read_text())["sets"]
+    return sets
 
 
 def known_set(name: str) -> str | None:

@@ -1,7 +1,7 @@
 """Generated questions with known answers, made for a small model: seeded, distinct, as many as needed.
 
-They are for trying things out without a benchmark. A small model answers some of them in ten tokens and
-reaches any cap on others; some it always answers correctly, some never. A forecast can find these
+They make it possible to try shadowprice without a benchmark. A small model answers some of them in ten tokens and
+reaches any cap on others; some it always answers correctly, some never. A forecast can learn these
 differences. Everything is computed from the seed; nothing is read from a file.
 """
 
@@ -18,7 +18,7 @@ from shadowprice.errors import InputError
 Grader = Literal["numeric", "exact"]
 Split = Literal["train", "eval"]
 
-_MOST = 20_000  # beyond it the small kinds are exhausted, and the mix would change
+_LARGEST = 20_000  # with more tasks the small kinds are exhausted, and the mix would change
 
 
 @dataclass(frozen=True)
@@ -40,20 +40,20 @@ def tasks(seed: int, count: int, *, split: Split | None = None) -> list[Task]:
     """
     if split not in (None, "train", "eval"):
         raise InputError(f"split is {split!r}", fix="choose train or eval")
-    if count > _MOST:
-        raise InputError(f"{count} tasks are too many", fix=f"ask for {_MOST} or fewer")
+    if count > _LARGEST:
+        raise InputError(f"{count} tasks are too many", fix=f"ask for {_LARGEST} or fewer")
     draw = random.Random(f"shadowprice tasks {seed}")  # seeding with a text is the same in every version of Python
     kinds, weights = list(_KINDS), [weight for _, weight in _KINDS.values()]
     seen: set[str] = set()
-    found: list[Task] = []
-    while len(found) < count:
+    generated: list[Task] = []
+    while len(generated) < count:
         kind = draw.choices(kinds, weights)[0]
         prompt, answer, grader = _KINDS[kind][0](draw)
         key = _normal(prompt)
         if key not in seen and split in (None, split_of(prompt)):
             seen.add(key)
-            found.append(Task(f"{kind}-{_digest(prompt):016x}", kind, prompt, answer, grader))
-    return found
+            generated.append(Task(f"{kind}-{_digest(prompt):016x}", kind, prompt, answer, grader))
+    return generated
 
 
 def split_of(prompt: str) -> Split:

@@ -1,4 +1,4 @@
-"""Batches on more than one machine: Ray brings the machines; this package brings the price, the limits and the ledger.
+"""Batches on several machines: Ray provides the machines, this package the price, the limits and the ledger.
 
     import shadowprice as sp
 
@@ -9,11 +9,11 @@ tables       rows as requests with forecasts
 prepared     a dataset of them, in blocks
 demand       the price, and the grant of every request
 coordinator  the one owner of the ledger
-leases       what a worker holds of it
-worker       a block served by the executor
+leases       the part of the ledger that a worker holds
+worker       serves a block with the executor
 metered      rounds of metered accounting
 actors       all of these as processes of Ray
-jobs         blocks to workers, in rounds
+jobs         gives blocks to workers, in rounds
 outcomes     the results, from the ledger
 llm          limits for vLLM's processor in Ray
 cluster      Ray itself
@@ -85,11 +85,11 @@ class Plan:
         return sum(int(block.sum()) for block in self.limits)
 
     def to_dataset(self) -> ray.data.Dataset:
-        """id, body, forecast, and `max_tokens`: the limit of the answer. In the order of the rows."""
+        """The columns id, body, forecast and `max_tokens`, the limit of the answer, in the order of the rows."""
         found = connect()
         limited = found.remote(_with_limits)
-        made = [limited.remote(*each) for each in zip(self.table.blocks, self.limits, strict=True)]
-        dataset: ray.data.Dataset = load_data().from_arrow_refs(made)
+        limited_blocks = [limited.remote(*each) for each in zip(self.table.blocks, self.limits, strict=True)]
+        dataset: ray.data.Dataset = load_data().from_arrow_refs(limited_blocks)
         return dataset
 
 
@@ -117,8 +117,8 @@ def plan(
 
     dataset     a row for each request, with columns as in the files of `run`: question (or prompt, problem, input,
                 messages), id, answer; or custom_id and body
-    gather      rows up to which the market is cleared on this node; beyond, in shards
-    processes   that forecast; None: half of the processors of the cluster
+    gather      the most rows for which the market is cleared on this node; with more it is cleared in shards
+    processes   for forecasting; None: half of the processors of the cluster
     reading     prompt_field, gold_field, id_field, grader, template, system, model, temperature: as in `run`
     """
     check_policy(policy, dict(options or {}))
@@ -165,8 +165,8 @@ def run(
                    (docs/distributed.md)
     actor_options  of the workers in Ray, such as {"num_gpus": 1}
     on_event       called with the progress about every second
-    The rest is as in `plan` and in `shadowprice.Run`. Rows that the budget cannot serve are declined; rows that fail
-    are rows too. Nothing is paid twice, whatever dies.
+    The rest is as in `plan` and in `shadowprice.Run`. Every row has a result: rows that the budget cannot serve are
+    declined, others may fail. Nothing is paid twice, whichever process dies.
     """
     settings = Settings(policy, accounting, dict(options or {}), max_tokens, reclaim, rates=rates, attempts=attempts)
     settings.check()
@@ -224,7 +224,7 @@ def _factory(backend: Any) -> Callable[[], Backend]:
 
 @dataclass(frozen=True)
 class _Given:
-    """Makes the backend that was given, in each process its own copy."""
+    """Makes a copy of a given backend in each process."""
 
     backend: Any
 

@@ -1,4 +1,4 @@
-"""The processes of a job, as Ray actors: covers of `Coordinator`, `serve` and `Shard`, which know nothing of Ray."""
+"""The processes of a job, as Ray actors: wrappers of `Coordinator`, `serve` and `Shard`, which do not use Ray."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class CoordinatorActor:
-    """Messages that arrive while another is written to the disk are written together."""
+    """Owns the ledger. Messages that arrive while another is written to disk are written together."""
 
     def __init__(self, path: str, options: dict[str, Any]) -> None:
         self._inner = Coordinator(Path(path), **options)
@@ -148,7 +148,7 @@ def _grader(gold: dict[str, tuple[str, str]]) -> Grader | None:
 
 
 class ShardActor:
-    """The numbers of some blocks, and the part of the market that they are."""
+    """The numbers of some blocks, and their part of the market."""
 
     def __init__(self, *blocks: dict[str, NDArray[Any]]) -> None:
         self._blocks = blocks
@@ -202,22 +202,22 @@ def numbers_in(table: pyarrow.Table) -> dict[str, NDArray[Any]]:
 
 
 def start_coordinator(path: Path, options: dict[str, Any]) -> Any:
-    """On this machine, which has the ledger; started again when it dies, and messages to it are sent again."""
+    """Starts it on this machine, which has the ledger. Ray restarts it when it dies, and sends messages again."""
     ray = load_ray()
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    made = ray.remote(CoordinatorActor).options(
+    actor_class = ray.remote(CoordinatorActor).options(
         num_cpus=0, max_restarts=-1, max_task_retries=-1, max_concurrency=1000, scheduling_strategy=here
     )
-    return made.remote(str(path), options)
+    return actor_class.remote(str(path), options)
 
 
 def start_workers(
     count: int, make_backend: Callable[[], Backend], coordinator: Any, terms: Terms, options: dict[str, Any]
 ) -> list[Any]:
-    """Spread over the machines; started again when they die, with the block that they were serving."""
+    """Starts workers on all machines. Ray restarts those that die, with the block that they were serving."""
     ray = load_ray()
     usual = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": -1, "scheduling_strategy": "SPREAD"}
-    made = ray.remote(WorkerActor).options(**{**usual, **options})
-    return [made.remote(make_backend, coordinator, terms) for _ in range(count)]
+    actor_class = ray.remote(WorkerActor).options(**{**usual, **options})
+    return [actor_class.remote(make_backend, coordinator, terms) for _ in range(count)]

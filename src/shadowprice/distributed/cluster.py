@@ -1,4 +1,4 @@
-"""Ray: found where it is installed, started where it does not run."""
+"""Imports Ray, and connects to a cluster or starts one."""
 
 from __future__ import annotations
 
@@ -72,13 +72,13 @@ _OWN = re.compile(r"^shadowprice\.errors\.(?:InputError|MarketError|PolicyError|
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """An error of this package that was raised in another process is raised here, without Ray's account of it."""
+    """Raises an error of this package from another process without Ray's traceback around it."""
     try:
         yield
     except ShadowpriceError as error:
         # Ray raises a class of its own that is also of ours, with a traceback as its text.
         raise getattr(error, "cause", None) or error from None
     except Exception as error:
-        if found := _OWN.search(str(error)):
-            raise InputError(found[1].strip()) from None
+        if match := _OWN.search(str(error)):
+            raise InputError(match[1].strip()) from None
         raise

@@ -1,7 +1,7 @@
 """The owner of the ledger: workers take requests from it before they send them, and settle with it afterwards.
 
-One process opens the ledger; everybody else exchanges messages with it, many requests in each. What a worker took is on
-the disk before the worker is answered, so whatever dies, the ledger counts at least what servers may have generated:
+One process opens the ledger; all others exchange messages with it, with many requests in each. What a worker took is on
+disk before the worker gets its reply. So whatever dies, the ledger counts at least what servers may have generated:
 
     a worker dies           what it took and did not settle stays reserved, and is charged in full at the end of the
                             job; these requests are never sent again
@@ -31,10 +31,10 @@ Kind: TypeAlias = Literal["result", "chunk", "note", "none"]
 
 
 class Settled(NamedTuple):
-    """The end of an attempt at a request that was taken; or, with reservation 0, what became of a request.
+    """The end of an attempt at a request that was taken; or, with reservation 0, the outcome of a request.
 
     units    what it cost
-    line     its result, a part of its answer, or a note why there is none, by its `kind`
+    line     its result, a part of its answer, or a note why it has no answer, by `kind`
     exposed  units that were not charged because a server says that it generated nothing
     """
 
@@ -190,12 +190,15 @@ class Coordinator:
             return [SHORT] * len(message.wanted)
         available, numbers, new = self._ledger.available, [], []
         for request, units in message.wanted:
-            found = self._found.get(request)
-            if found is not None and request not in self._held and not message.again and found[1] == units:
-                numbers.append(found[0])
+            earlier = self._found.get(request)
+            if earlier is not None and request not in self._held and not message.again and earlier[1] == units:
+                numbers.append(earlier[0])
                 self._held.add(request)
             elif (
-                found is not None or request in self._held or request in self._ended or self._ledger.has_result(request)
+                earlier is not None
+                or request in self._held
+                or request in self._ended
+                or self._ledger.has_result(request)
             ):
                 numbers.append(TAKEN)
             elif units > available:
@@ -225,6 +228,6 @@ def _end_of(each: Settled) -> Settlement:
 def _lost(name: str, units: int) -> Result:
     """The result of a request whose worker died: what it generated is unknown, so all of its grant is charged."""
     failure = Failure(
-        "worker_lost", "its worker ended while it was under way; charged in full", {"cause": "worker lost"}
+        "worker_lost", "its worker ended while it was in flight; charged in full", {"cause": "worker lost"}
     )
     return Result(name, "failed", cost=units, failure=failure)

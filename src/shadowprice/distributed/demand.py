@@ -1,7 +1,7 @@
-"""The price of a job, and the grant of every request: on this node, or in shards where this node is too small.
+"""The price of a job, and the grant of every request: on this node, or in shards if this node is too small.
 
-About 70 bytes a row are gathered here. From `GATHER` rows on the numbers stay where they are, in actors that answer
-questions about their part of the market (`market.sharded`): the same price and the same admitted requests.
+Up to `GATHER` rows, about 70 bytes a row are gathered here. With more rows the numbers stay in actors that answer
+queries about their part of the market (`market.sharded`): the price and the admitted requests are the same.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ class Gathered:
     def divide(self, budget: int, policy: str, options: Mapping[str, Any], ended: Ended) -> tuple[Grants, Round]:
         """Divides what is left among the requests that have not ended."""
         waiting = np.flatnonzero(~np.concatenate(ended))
-        some = {
+        chosen = {
             name: values if waiting.size == values.size else values[waiting] for name, values in self._numbers.items()
         }
         size = waiting.size
         demand = Demand(
-            forecast_from(some),
-            some["cap"],
+            forecast_from(chosen),
+            chosen["cap"],
             np.ones(size, dtype=np.int64),
             np.zeros(size, dtype=bool),
-            some["prompt"],
+            chosen["prompt"],
             self._rates,
             None,
         )
@@ -70,7 +70,7 @@ class Gathered:
 
 
 class Sharded:
-    """The same in actors, each with the numbers of some blocks."""
+    """The numbers of all requests in actors, each with those of some blocks."""
 
     def __init__(self, blocks: Sequence[Any], rows: Sequence[int], rates: Rates) -> None:
         ray = load_ray()
@@ -82,10 +82,10 @@ class Sharded:
                 ends.append(at)
                 size = 0
         self._parts = [slice(low, high) for low, high in pairwise(ends)]
-        made = ray.remote(ShardActor).options(num_cpus=0, scheduling_strategy="SPREAD")
+        actor_class = ray.remote(ShardActor).options(num_cpus=0, scheduling_strategy="SPREAD")
         read = ray.remote(numbers_in)  # without the texts, which stay where they are
         numbers = [read.remote(block) for block in blocks]
-        self._actors = [made.remote(*numbers[part]) for part in self._parts]
+        self._actors = [actor_class.remote(*numbers[part]) for part in self._parts]
 
     @property
     def names(self) -> NDArray[np.uint64]:

@@ -141,12 +141,12 @@ class Job:
                 break
             units = available // 2 if number < HALVES else available
             tokens = available if not rates.priced else available * 10**6 // rates.output
-            price, shares = allowances([each.demand for each in ended], units, tokens)
-            waiting = sum(each.waiting for each in ended)
+            price, shares = allowances([rounded.demand for rounded in ended], units, tokens)
+            waiting = sum(rounded.waiting for rounded in ended)
             self.rounds.append(Round(available, waiting, waiting, units, price, "metered"))
             ended = self._round(shares)
             available = ray.get(self.coordinator.charge_lost.remote()).available
-            if not any(each.spent for each in ended) and number >= HALVES:
+            if not any(rounded.spent for rounded in ended) and number >= HALVES:
                 break
         self._round([0] * len(self.actors), last=True)
 
@@ -166,12 +166,12 @@ class Job:
                 self._stop(INTERRUPTED)
             self._tell(len(waiting) * self.terms.concurrency)
         with plain_errors():
-            found: list[Rounded] = ray.get(tasks)
-        for each in found:
-            self.outcomes.update(each.outcomes)
-            if each.stopped:
-                self._stop(each.stopped)
-        return found
+            ended: list[Rounded] = ray.get(tasks)
+        for rounded in ended:
+            self.outcomes.update(rounded.outcomes)
+            if rounded.stopped:
+                self._stop(rounded.stopped)
+        return ended
 
     def _note(self, served: Served, ended: NDArray[np.bool_]) -> None:
         ended |= served.state == ENDED

@@ -1,11 +1,11 @@
 """The part of the ledger that a worker holds: requests that it took from the coordinator and has not settled.
 
-It stands between a scheduler and the executor. For the executor it is the scheduler, whose work has its units; it is
-the ledger, where reserving and settling touch memory alone; and it is the feed. Beside the execution a task exchanges
-messages with the coordinator, one at a time: what has ended since the last message is settled by the next, which also
-takes the units for as much work as there is room for. So messages grow with the load.
+It stands between a scheduler and the executor. To the executor it is three things: the scheduler, whose work already
+has its units; the ledger, where reserving and settling only touch memory; and the feed. A separate task exchanges
+messages with the coordinator, one at a time. Each message settles what has ended since the last one, and takes the
+units for as much work as there is room for. So messages grow with the load.
 
-A worker never holds more than it may have under way: when it dies, that is all that is lost.
+A worker never holds more than it may have in flight: if it dies, no more than that is lost.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from shadowprice.types import Completion, Forecast, Request, Result, Usage
 
 @dataclass
 class _Held:
-    """A request that was taken; and what its attempts cost so far."""
+    """A request that was taken, and what its attempts have cost so far."""
 
     reservation: int
     units: int
@@ -170,7 +170,7 @@ class Leases:
         self.wake.set()
 
     def finish(self) -> None:
-        """The execution has ended: what was taken and not sent is given back."""
+        """Gives back what was taken and not sent; call it when the execution has ended."""
         for name in [*self._held]:
             self._end(name, None, "none", 0)
         for work in self._ready:

@@ -4,7 +4,7 @@
     answers = sp.ray.llm.generate(plan, model="Qwen/Qwen2.5-7B-Instruct", concurrency=4)
 
 Ray's vLLM processor generates on the machines of the cluster, without a server. Each row has its own limit, and rows
-that are declined are not sent; so what is generated adds up to the budget at most. There is no ledger: after a failure
+that are declined are not sent, so what is generated never exceeds the budget. There is no ledger: after a failure
 Ray generates a block again, within the limits but not for free. Where tokens are paid for, use `sp.ray.run`.
 """
 

@@ -14,7 +14,6 @@ from shadowprice.engine import Settings
 from shadowprice.formats.declined import declined
 from shadowprice.formats.files import Target, replacing
 from shadowprice.formats.results import parse_result, result_line
-from shadowprice.run_folder import lost_to_crashes
 from shadowprice.summary import Summary, Tally
 from shadowprice.types import Failure, Result
 
@@ -25,7 +24,7 @@ _ROWS = 10_000  # of a block of the dataset
 
 
 class RayRun:
-    """A job that has ended: its results, from the ledger. Every row has exactly one."""
+    """A job that has ended, with its results from the ledger. Every row has exactly one result."""
 
     def __init__(self, job: Job) -> None:
         self._job, self._table = job, job.table
@@ -46,7 +45,7 @@ class RayRun:
         return self._summary
 
     def lines(self) -> Iterator[tuple[bool, bytes]]:
-        """In the order of the rows: whether it is an answer, and its line as in the files of `run`."""
+        """For each row, in order: whether its result is an answer, and the line as in the files of `run`."""
         with Ledger.reopen(self.folder / LEDGER) as ledger:
             yield from self._lines(ledger)
 
@@ -75,13 +74,13 @@ class RayRun:
             [*((name, getattr(pyarrow, kind)()) for name, kind in names.items()),
              ("correct", pyarrow.bool_()), ("error", pyarrow.string())]
         )  # fmt: skip
-        tables, some = [], []
+        tables, rows = [], []
         for row in self.rows():
-            some.append(row)
-            if len(some) == _ROWS:
-                tables.append(pyarrow.Table.from_pylist(some, schema))
-                some = []
-        tables.append(pyarrow.Table.from_pylist(some, schema))
+            rows.append(row)
+            if len(rows) == _ROWS:
+                tables.append(pyarrow.Table.from_pylist(rows, schema))
+                rows = []
+        tables.append(pyarrow.Table.from_pylist(rows, schema))
         dataset: ray.data.Dataset = load_data().from_arrow(tables)
         return dataset
 
@@ -105,21 +104,7 @@ class RayRun:
                     line = result_line(result)
                 tally.add(parse_result(line))
                 yield ledger.has_result(name), line
-        self._summary = Summary(
-            requests=self._table.size,
-            outcomes=dict(tally.outcomes),
-            correct=tally.grades[True] if tally.grades[True] + tally.grades[False] else None,
-            graded=tally.grades[True] + tally.grades[False],
-            budget=self.budget,
-            spent=ledger.spent,
-            overspent=ledger.overspent,
-            beyond_grants=ledger.beyond_grants,
-            usage=ledger.usage,
-            rounds=self.rounds,
-            causes=dict(tally.causes.most_common()),
-            flags=dict(tally.flags),
-            stopped=self.stopped,
-            lost=lost_to_crashes(ledger),
-            generated=tally.generated,
-            counted=tally.counted,
+        correct = tally.grades[True] if tally.grades[True] + tally.grades[False] else None
+        self._summary = tally.summary(
+            ledger, requests=self._table.size, correct=correct, rounds=self.rounds, stopped=self.stopped
         )

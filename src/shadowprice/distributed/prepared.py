@@ -48,7 +48,7 @@ class Table:
 def prepare(
     dataset: ray.data.Dataset, reading: Reading, forecaster: Predictor | None, processes: int, workers: int
 ) -> Table:
-    """Forecasts every row, in several processes; each has one forecaster. The blocks are for so many workers."""
+    """Forecasts every row, in several processes with one forecaster each, and makes blocks for the workers."""
     ray = load_ray()
     dataset.context.execution_options.preserve_order = True
     pool = load_data().ActorPoolStrategy(min_size=1, max_size=max(1, processes))
@@ -86,7 +86,7 @@ def market_of(table: Table, rates: Rates, gather: int) -> Gathered | Sharded:
 
 def _refuse_same_names(table: Table, twice: NDArray[np.uint64]) -> None:
     seen: set[str] = set()
-    suspects = {int(each) for each in twice}
+    suspects = {int(number) for number in twice}
     for names, _ in table.named():
         for name in names:
             if digest(name) in suspects:

@@ -5,7 +5,7 @@ body    the request in OpenAI form, as JSON
 name    64 bits of a digest of the id, to find ids that are used twice
 tokens, spread, solve, tail, solved_tokens, solved_spread      its forecast
 cap     tokens that its answer may have at most; infinite without a limit
-prompt  tokens that its prompt has at most; 0 where prompts cost nothing
+prompt  tokens that its prompt has at most; 0 if prompts cost nothing
 gold, grader     the correct answer, if it is known
 """
 
@@ -67,7 +67,7 @@ class Prepare:
 
     def columns(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         reading = self._reading
-        found = rows_as_input(
+        content = rows_as_input(
             rows,
             label=reading.label,
             fields=reading.fields,
@@ -77,12 +77,12 @@ class Prepare:
             model=reading.model,
             temperature=reading.temperature,
         )
-        requests = [line.request for line in found.batch()]
+        requests = [line.request for line in content.batch()]
         if requests:
             check_requests(requests, priced=reading.rates.priced)
         forecast = self._forecaster.predict(self._shared.strip_requests(requests)) if requests else Forecast([])
         most = np.inf if reading.max_tokens is None else float(reading.max_tokens)
-        gold = [found.gold.get(request.id, ("", "")) for request in requests]
+        gold = [content.gold.get(request.id, ("", "")) for request in requests]
         if any(grader == "code" for _, grader in gold):
             raise InputError("grader code is not available on Ray", path=reading.label, fix="leave out the column gold")
         return {
@@ -136,5 +136,5 @@ def requests_in(table: pyarrow.Table) -> list[Request]:
 
 def gold_in(table: pyarrow.Table) -> dict[str, tuple[str, str]]:
     """Correct answers and graders, by request."""
-    each = zip(*(table.column(name).to_pylist() for name in ("id", "gold", "grader")), strict=True)
-    return {name: (gold, grader) for name, gold, grader in each if gold}
+    columns = zip(*(table.column(name).to_pylist() for name in ("id", "gold", "grader")), strict=True)
+    return {name: (gold, grader) for name, gold, grader in columns if gold}

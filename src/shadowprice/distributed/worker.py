@@ -27,7 +27,7 @@ WAITS, ENDED = 0, 1  # the state of a request after a block was served
 
 @dataclass(frozen=True)
 class Terms:
-    """What all workers of a job have in common; `shape` is that of the lengths in metered accounting."""
+    """What all workers of a job share; `shape` is the shape of the lengths, for metered accounting."""
 
     budget: int
     concurrency: int = 8
@@ -56,7 +56,7 @@ async def serve(
     grade: Grader | None = None,
     again: bool = False,
 ) -> Served:
-    """Sends every request of a block that has a grant; all that is known of them then is in the ledger.
+    """Sends every request of a block that has a grant. When it returns, everything about them is in the ledger.
 
     again  the block may have been served in part, by a worker that died
     """
@@ -131,7 +131,7 @@ class Share:
         self._places = {request.id: place for place, request in enumerate(requests)}
 
     def restore(self, parts: Sequence[tuple[str, bytes, bool]]) -> None:
-        """What the ledger has of these requests: parts of answers, and results."""
+        """Restores what the ledger has of these requests: parts of answers, and results."""
         answered = {name for name, _, is_result in parts if is_result}
         for name, line, is_result in parts:
             if is_result:

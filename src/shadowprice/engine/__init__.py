@@ -1,22 +1,27 @@
 """Decisions without I/O, one loop, one simulator.
 
-scheduler   what a scheduler is, and what all of them share
+scheduler   the protocol of a scheduler, and what all schedulers share
 reserved    any policy, cleared in rounds
 metered     serving by index
 lessons     when a run corrects its forecasts
-guard       whether it follows the index, or lets all answers grow to one level
-landing     any of these, and landings for what they leave without an answer
+guard       whether a run follows the index, or lets all answers grow to one level
+landing     wraps a scheduler: landings for what it leaves without a finished answer
 probing     which requests are asked for their final answer while they run
 loops       answers that repeat themselves
 routed      several models at one price: `market.menu`, in expected cost
-voting      answers that nobody grades: what leads, and what more would change (`market.votes`)
-auto        index where answers can be continued, else expected: the default of `run`
+sites       what `routed` knows of each route
+voting      answers that are not graded: what leads, and what more would change (`market.votes`)
+auto        the index if answers can be continued, else `expected`: the default of `run`
 fixed       the same grant for every request: collecting traces, asking a teacher
+granted     grants that were decided elsewhere: the workers of a job on Ray
 prompts     prompts that state the limit
-breaker     how many attempts may be under way; outages
+context     what the context of a local model leaves for answers
+breaker     how many attempts may be in flight; outages
 executor    `execute`, the only loop that reserves, sends, retries and settles
+progress    the progress of an execution, and which faults it tolerates
+lost        attempts that were in flight when a run crashed
 simulate    the same schedulers over recorded answers
-bulk        the same where only lengths matter, a whole round at a time
+bulk        the same if only lengths matter, a whole round at a time
 """
 
 from __future__ import annotations
@@ -44,15 +49,21 @@ HINDSIGHT = ("oracle", "clairvoyant")  # policies that need to know the answers
 class Settings:
     """Everything that a scheduler's decisions depend on.
 
-    policy      a name in `market.POLICIES`; `index` (metered accounting only); or `auto`: the index in metered
-                accounting where the backend continues answers, `expected` in reserved accounting where it does not
-    accounting  reserved: grants count against the budget until their answers end; metered: tokens count when
-                they are generated, and answers continue where they stopped. If only one of policy and accounting is
-                given, the other follows from it; without both, the policy is `auto`
-    reclaim     clear again with what was not used (reserved accounting; metered always does)
-    samples     answers that a request may have from its grant, one after the other
-    chunk       minimum tokens of a chunk (index)
-    landing     how answers that are stopped are asked for (`formats.landings`), also by name; None: not at all
+    policy       a name in `market.POLICIES`; `index` (metered accounting only); or `auto`: the index in metered
+                 accounting if the backend continues answers, else `expected` in reserved accounting
+    accounting   reserved: grants count against the budget until their answers end; metered: tokens count when
+                 they are generated, and answers continue where they stopped. If only one of policy and accounting is
+                 given, the other follows from it; without both, the policy is `auto`
+    options      of the policy
+    max_tokens   the most tokens that an answer may get
+    reclaim      clear again with what was not used (reserved accounting; metered accounting always does)
+    samples      the most answers that a request may have from its grant, one after the other
+    chunk        minimum tokens of a chunk (index)
+    concurrency  requests in flight
+    attempts     at one piece of work, as long as they generate nothing
+    rates        units per token
+    landing      how to ask for the final answer of answers that are stopped: a `formats.landings.Landing`, or its
+                 name; None: not at all
     """
 
     policy: str = ""
@@ -132,10 +143,10 @@ class Settings:
 def make_scheduler(
     settings: Settings, can_continue: CanContinue = lambda request: True, anytime: Anytime | None = None
 ) -> Scheduler:
-    """The scheduler of these settings.
+    """The scheduler for these settings.
 
     can_continue  which answers the backend can continue
-    anytime       what landings are worth, where that is known
+    anytime       what landings are worth; None: unknown
     """
     settings.check()
     if not isinstance(settings.landing, Landing):
@@ -153,7 +164,7 @@ def _scheduler(settings: Settings, can_continue: CanContinue, anytime: Anytime |
             concurrency=settings.concurrency,
             can_continue=can_continue,
             anytime=anytime,
-            end_loops=settings.landing is not None,  # where texts are simulated too: the lab has lengths only
+            end_loops=settings.landing is not None,  # only then simulations have texts; the lab has lengths alone
             **common,
         )
         return metered if settings.policy == "index" else Auto(metered, Reserved(**common), can_continue)

@@ -1,4 +1,4 @@
-"""Attempts at pieces of work: what the loop of the executor keeps of them, and how they end in the ledger."""
+"""Attempts at pieces of work: what the executor knows of them, and how they are settled in the ledger."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from shadowprice.types import Completion, Result, Usage
 
 
 class Attempt(NamedTuple):
-    """An attempt at a piece of work: the number of those before it that count, and when it was sent."""
+    """An attempt at a piece of work."""
 
     reservation: int
     work: Work
-    tried: int
-    turn: int
+    tried: int  # attempts before it that count
+    turn: int  # of the breaker when it was sent
 
 
 def attempt_name(execution: str, reservation: int) -> str:
-    """The name of an attempt, by which a server may know it; "" if the execution has none."""
+    """The name by which a server may know an attempt; "" if the execution has no name."""
     return f"{execution}-{reservation}" if execution else ""
 
 
-class Repetition(NamedTuple):
-    """A piece of work that generated nothing and is sent again, from `due` on."""
+class Retry(NamedTuple):
+    """A piece of work that generated nothing and will be sent again, at `due` or later."""
 
     work: Work
     tried: int
@@ -38,7 +38,7 @@ class Repetition(NamedTuple):
 
 
 def settlement(reservation: int, report: Report, result: Result | None) -> Settlement:
-    """How an attempt ends in the ledger: with an answer, with a part of one, or with its cost alone."""
+    """How an attempt is settled: with an answer, with a part of one, or with its cost alone."""
     answered = result is not None and result.completion is not None
     if report.completion is None:
         if report.cost == 0 and not answered:
@@ -56,17 +56,17 @@ def settlement(reservation: int, report: Report, result: Result | None) -> Settl
 
 
 def failure(problem: BaseException) -> BackendError:
-    """For an exception that no backend should raise: what was generated before it is unknown."""
+    """The error for an exception that no backend should raise: what was generated before it is unknown."""
     line = " ".join(f"{type(problem).__name__}: {problem}".split())
     return Unavailable(line[:300], tokens=None)
 
 
-def checked(work: Work, found: Completion) -> Completion:
-    """The answer so far; raises if it cannot be charged, continued or written."""
-    if not isinstance(found, Completion):
-        raise TypeError(f"the backend gave {type(found).__name__}, not a Completion")
-    counts = output, input, cached = found.tokens, found.input_tokens, found.cached_tokens
+def checked(work: Work, part: Completion) -> Completion:
+    """The answer so far, with this part; raises if it cannot be charged, continued or written."""
+    if not isinstance(part, Completion):
+        raise TypeError(f"the backend gave {type(part).__name__}, not a Completion")
+    counts = output, input, cached = part.tokens, part.input_tokens, part.cached_tokens
     if not type(output) is type(input) is type(cached) is int or min(counts) < 0:
         raise ValueError(f"the backend counted {counts} tokens")
-    orjson.dumps((found.text, found.body, found.flags, found.ids))
-    return found if work.probe else join(work.so_far, found, work.suffix)
+    orjson.dumps((part.text, part.body, part.flags, part.ids))
+    return part if work.probe else join(work.so_far, part, work.suffix)

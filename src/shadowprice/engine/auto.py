@@ -1,10 +1,10 @@
-"""The policy that the evidence favours for the server at hand.
+"""The policy `auto`: the best one for what the server can do.
 
     the server continues answers      metered accounting with the index
     it does not                       reserved accounting with `expected`, cleared again with what was not used
 
-Some servers have to be tried first. The index asks for one answer in two short pieces; if the server starts over
-instead of continuing, all requests are served by `expected`, and that answer is generated again.
+Some servers have to be tried first: one answer is generated in two short pieces. If the server starts over instead of
+continuing, all requests are served by `expected`, and that answer is generated again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from shadowprice.types import Completion, Forecast, Request, Result
 
 
 class Auto:
-    """Starts as the index, and becomes `expected` where no answer can be continued."""
+    """Starts as the index, and becomes `expected` if no answer can be continued."""
 
     def __init__(self, metered: Metered, reserved: Reserved, can_continue: CanContinue) -> None:
         self._now: Metered | Reserved = metered
@@ -69,7 +69,7 @@ class Auto:
         return self._now.close(stopped)
 
     def _decide(self) -> None:
-        """Once it is known of every request whether its answer can be continued."""
+        """Decides once it is known for every request whether its answer can be continued."""
         known = {self._can_continue(request) for request in self._requests}
         self._decided = True in known or None not in known
         if known == {False}:

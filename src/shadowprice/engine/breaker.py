@@ -1,16 +1,16 @@
-"""How many attempts may be under way, by what the server answered to the earlier ones. Decides; never waits.
+"""A circuit breaker: how many attempts may be in flight, by how the earlier ones ended. Decides; never waits.
 
-    closed      a window of attempts, at first as many as the concurrency allows. A failure that cost nothing (429, 503)
-                halves it, answers widen it again: by one per wave.
+    closed      a window of attempts, at first the concurrency. A failure that cost nothing (429, 503) halves it;
+                answers widen it again, by one per wave.
     open        after three failures in a row: an outage. One attempt at a time, a probe, after pauses that double,
-                until one is answered or the outage has lasted longer than the patience of the run. After it the
-                window doubles with every wave until it is as wide as before.
+                until one is answered or the outage has lasted longer than the patience of the run. Then the window
+                doubles with every wave until it is as wide as before.
 
-Causes of failures in a row may differ: behind one address some servers refuse connections while others are busy, and
-reasons have numbers in them. Three failures of a single request are no outage as long as the server answers others;
-being unable to connect is one. Requests that failed in a row (`failing`) may themselves be at fault, so others are sent
-as probes, and once all have failed, each of them in turn. An outage in which attempts cost an unknown amount ends the
-run after eight probes: each is charged in full.
+Failures in a row count whatever their causes: behind one address some servers refuse connections while others are busy,
+and messages have numbers in them. Three failures of a single request are no outage as long as the server answers
+others, unless it cannot be reached. Requests that failed in a row (`failing`) may themselves be at fault, so others are
+sent as probes, and once all have failed, each of them in turn. If probes cost an unknown amount, each is charged in
+full; the run stops after eight of them.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _LONGEST_PAUSE = 30.0  # seconds, unless the server asks for more
 
 
 class Breaker:
-    """The state of one server. Times are seconds of any clock that does not go back.
+    """The state of one server. Times are seconds of any monotonic clock.
 
     patience  how long an outage may last
-    pause     before the first probe, and before an attempt is repeated
+    pause     before the first probe, and before the first retry
     """
 
     def __init__(self, concurrency: int, patience: float, pause: float) -> None:
-        self.reason = ""  # to stop; empty while there is none
-        self.turn = 0  # attempts that were sent in an earlier turn do not show how the server is now
+        self.reason = ""  # why the execution has to stop; empty if it need not
+        self.turn = 0  # attempts that were sent in an earlier turn say nothing about the server now
         self.open = False
         self._concurrency, self._patience, self._first_pause = concurrency, patience, pause
         self._window, self._threshold = float(concurrency), float(concurrency)
@@ -47,7 +47,7 @@ class Breaker:
 
     @property
     def cause(self) -> str:
-        """Of the latest failure, in a few words."""
+        """The cause of the latest failure, in a few words."""
         return self._cause
 
     def room(self, under_way: int, now: float) -> int:
@@ -63,7 +63,7 @@ class Breaker:
         return max(0.0, self._until - now) if self.open else 0.0
 
     def describe(self, now: float) -> str:
-        """What is being waited for; empty if the server is not known to be down."""
+        """What the run is waiting for; empty if the server is not known to be down."""
         if not self.open:
             return ""
         seconds = self.wait(now)
@@ -72,7 +72,7 @@ class Breaker:
         )
 
     def pause(self, tried: int, error: BackendError) -> float:
-        """Before a request is tried again: what the server asked for, or twice as long each time."""
+        """Seconds before a retry: what the server asked for, or twice as long each time."""
         named = error.delay if isinstance(error, Unavailable) else None
         usual = min(_LONGEST_PAUSE, self._first_pause * 2.0 ** (tried - 1))
         return min(usual if named is None else named, self._patience)
@@ -92,7 +92,7 @@ class Breaker:
             self._window = min(self._window, float(self._concurrency))
 
     def failed(self, error: BackendError, request: int, turn: int, now: float) -> None:
-        """An attempt at a request, sent in `turn`, was not answered."""
+        """An attempt at a request, sent in `turn`, failed."""
         if isinstance(error, Unavailable):
             self._unavailable(error, request, turn, now)
         elif isinstance(error, Denied):
@@ -105,8 +105,8 @@ class Breaker:
             self._since, self._before = now, self._window
         self._failures += 1
         self._cause = error.cause
-        recent = turn >= self.turn  # otherwise it was sent before the server was known to be down, or busy
-        if self.open and recent and request in self.failing:  # no other could be sent: all are tried once more
+        recent = turn >= self.turn  # otherwise it was sent before the server was known to be down or busy
+        if self.open and recent and request in self.failing:  # all have failed: each is tried once more
             self.failing.clear()
         self.failing.add(request)
         if self.open:
@@ -127,7 +127,7 @@ class Breaker:
         return self._failures >= _FAILURES and not one_at_fault
 
     def _wait(self, error: Unavailable, now: float) -> None:
-        """For the next probe, the last of which is due when the patience ends."""
+        """Schedules the next probe; the last one is due when the patience ends."""
         self.turn += 1
         end = self._since + self._patience
         self._until = min(now + max(self._pause, error.delay or 0.0), end)

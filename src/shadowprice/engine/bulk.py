@@ -1,7 +1,7 @@
 """Simulations in which only lengths matter, a whole round at a time: the results of `simulate`, many times faster.
 
-The decisions are those of the scheduler itself (`Reserved.decide`, `Metered.plan`, `Metered.recalibrate`); only
-the serving in between is done in bulk. tests/engine/test_bulk.py compares it with `simulate`, request by request.
+The scheduler itself decides (`Reserved.decide`, `Metered.plan`, `Metered.recalibrate`); only serving is done in bulk.
+tests/engine/test_bulk.py compares the results with `simulate`, request by request.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Served:
 
 
 def simulate_lengths(scheduler: Reserved | Metered, ends: Ints, budget: int, cap: int) -> Served:
-    """Drives a scheduler over answers that end after `ends` tokens, one for each request that was added to it.
+    """Drives a scheduler over answers that end after `ends` tokens, one for each of its requests.
 
-    An answer with an end above `cap`, which is the `max_tokens` of the scheduler, never ends.
+    `cap` is the `max_tokens` of the scheduler. An answer with an end above it never ends.
     """
     if isinstance(scheduler, Metered):
         return _by_index(scheduler, ends, budget, cap)
@@ -81,11 +81,11 @@ def _by_index(scheduler: Metered, ends: Ints, budget: int, cap: int) -> Served:
             age[request[affordable]] = start[affordable] + left
             left = 0
         # Requests whose forecasts promise nothing more: first those with a part of an answer, then those without.
-        for each in [*begun, *np.flatnonzero(age == 0).tolist()]:
-            more = 0 if stopped[each] else min(left, int(min(ends[each], cap) - age[each]))
-            age[each] += more
+        for place in [*begun, *np.flatnonzero(age == 0).tolist()]:
+            more = 0 if stopped[place] else min(left, int(min(ends[place], cap) - age[place]))
+            age[place] += more
             left -= more
-            stopped[each] = age[each] >= ends[each]
+            stopped[place] = age[place] >= ends[place]
             if more and scheduler.recalibrate(age, stopped):
                 break
         else:
@@ -105,15 +105,15 @@ def _chunks(plan: Chunks, active: NDArray[np.intp], age: Ints, least: int) -> tu
     last = np.append(at[1:], query.size) - 1
     who = active[query[at]]
     start = age[who]
-    found: list[tuple[NDArray[np.intp], Ints, Ints, NDArray[np.float64]]] = []
+    rows: list[tuple[NDArray[np.intp], Ints, Ints, NDArray[np.float64]]] = []
     while at.size:
         to = np.minimum(np.searchsorted(ascending, query[at] * wide + start + least), last)
-        found.append((who, start, stops[to], index[at]))
+        rows.append((who, start, stops[to], index[at]))
         more = to < last
         at, last, who, start = to[more] + 1, last[more], who[more], stops[to][more]
-    if not found:
+    if not rows:
         nothing = np.zeros(0, dtype=np.int64)
         return nothing.astype(np.intp), nothing, nothing
-    request, first, stop, worth = (np.concatenate(column) for column in zip(*found, strict=True))
+    request, first, stop, worth = (np.concatenate(column) for column in zip(*rows, strict=True))
     served = np.lexsort((request, -worth))
     return request[served], first[served], stop[served]

@@ -1,4 +1,4 @@
-"""What the context of a model on this machine leaves for answers; other backends are not asked."""
+"""What the context of a local model leaves for answers. Other backends do not say."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shadowprice.types import Request
 async def within_context(
     requests: Sequence[Request], backend: Backend, max_tokens: int | None, concurrency: int
 ) -> tuple[Sequence[Request], dict[int, Refused]]:
-    """The requests, each with what the context leaves for its answer as a limit; and by place why some do not fit."""
+    """The requests, limited to what the context leaves for their answers; and, by place, why some do not fit."""
     room = getattr(backend, "room", None)
     if room is None:
         return requests, {}
@@ -29,7 +29,7 @@ async def within_context(
             except Refused as error:
                 refused[place] = error
                 return request
-            except BackendError:  # raised again when it is sent
+            except BackendError:  # will be raised again when the request is sent
                 return request
         return request if left is None or own is not None else replace(request, max_tokens=left)
 

@@ -1,24 +1,24 @@
 """The loop: reserve, send, retry, settle, report. The only place that talks to backends.
 
 Units are reserved in the ledger before anything is sent, and settled by what was used, together with the answer. A
-reservation exists only while its attempt may be generating, so that a crash costs what was under way and no more.
+reservation is open only while its attempt may be generating, so a crash costs what was in flight and no more.
 
-An attempt that is known to have generated nothing is settled as such, and repeated after a pause: its units are held
-back for it until then. An attempt with an unknown outcome has spent its reservation, and the scheduler decides how its
-request continues. An unexpected exception, from a bug in this package or in a backend, is a failure of one request
-like any other: it does not end the run. Outages are waited out (`engine.breaker`): meanwhile what generated nothing
-waits with the scheduler again, so that one request at fault does not keep the others from being tried.
+**Failures.** An attempt that is known to have generated nothing is settled as such and retried after a pause; until
+then its units are held back. An attempt with an unknown outcome has spent its reservation; the scheduler decides how
+its request continues. An unexpected exception, from a bug in this package or in a backend, is a failure of one request
+and does not end the run. Outages are waited out (`engine.breaker`). Meanwhile work that generated nothing goes back to
+the scheduler, so that one faulty request does not keep others from being tried.
 
 **Exposure.** Only the server knows that it generated nothing for a request it received. Grants that were not charged
-because a server said so add up, each of them once, and the run stops when they exceed a share of the budget. Not
-included in that share are what was under way at the same time, and the probes of an outage, sent one at a time.
+because a server said so are added up, each once, and the run stops when they exceed a share of the budget. Grants in
+flight at the same time, and the probes of an outage, sent one at a time, come on top of that share.
 
-A server that ignores a limit breaks the promise of the budget. Answers under way are received to their end and
-charged for what they used; nothing more is sent.
+**Ignored limits.** A server that ignores a limit breaks the promise of the budget. Answers in flight are received to
+their end and charged for what they used; nothing more is sent.
 
-**Routes.** With several backends each has its rates, its breaker and its places in flight, and work names its route. A
-route in an outage, or one that refuses everything, is dropped: the scheduler is asked to do without it
-(`Routed.drop`). Only the last one is waited for.
+**Routes.** With several backends each has its own rates, breaker and places in flight, and work names its route. A
+route in an outage, or one that refuses everything, is dropped: the scheduler continues without it (`Routed.drop`). Only
+the last route is waited for.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from typing import Any, TypeAlias, TypeVar
 from shadowprice.accounts.book import Book
 from shadowprice.backends.base import ATTEMPT, Backend
 from shadowprice.cost import TOKENS, Rates, show
-from shadowprice.engine._attempts import Attempt, Repetition, attempt_name, checked, failure, settlement
+from shadowprice.engine._attempts import Attempt, Retry, attempt_name, checked, failure, settlement
 from shadowprice.engine.breaker import Breaker
 from shadowprice.engine.progress import USUAL, Progress, Tolerance
 from shadowprice.engine.scheduler import Feed, Report, Scheduler, Work
@@ -42,20 +42,20 @@ from shadowprice.types import Completion, Result, Usage
 
 __all__ = ["USUAL", "Channel", "Grader", "Progress", "Tolerance", "execute"]
 
-# Whether the answer to a request, by its id, is correct; None: unknown. Called in a thread, and at the end for
-# answers that were cut. A scheduler stops sampling at a correct one.
+# Says whether the answer to a request, given by its id, is correct; None: unknown. Called in a thread, and at the end
+# for answers that were cut. A scheduler stops sampling at a correct answer.
 Grader: TypeAlias = Callable[[str, Completion], "bool | None"]
 # What the answer to a request, by its id, votes for; None: it does not vote. Called in a thread.
 Voter: TypeAlias = Callable[[str, Completion], "str | None"]
 _R = TypeVar("_R", Result, Result | None)
 _T = TypeVar("_T", bool, str)
-_TICK = 1.0  # seconds between two reports while answers are generated
-_POLL = 0.2  # seconds between two checks whether the execution was stopped, while work waits
+_TICK = 1.0  # seconds between reports while answers are generated
+_POLL = 0.2  # seconds between checks whether the execution was stopped, while work waits
 
 
 @dataclass(frozen=True)
 class Channel:
-    """A backend where there are several: what its tokens cost, and how many requests it takes at the same time."""
+    """One of several backends, with its rates and the number of requests that it takes at the same time."""
 
     backend: Backend
     rates: Rates
@@ -80,15 +80,16 @@ async def execute(
     on_result: Callable[[Result], None] = lambda result: None,
     on_event: Callable[[Progress], None] = lambda progress: None,
 ) -> Progress:
-    """Sends what `scheduler` decides on until nothing is worth its price; everything is recorded in the ledger.
+    """Sends what `scheduler` decides until nothing is worth its price. Everything is recorded in the ledger.
 
-    backend      or one by route, each with rates of its own; then `rates` are not used
-    concurrency  pieces of work under way at the same time
+    backend      the backend, or channels by route; these have their own rates, and `rates` are not used
+    concurrency  pieces of work in flight
     attempts     at one piece of work, as long as they are known to have generated nothing; outages do not count
     record_rest  whether the ledger keeps the results of requests that were never sent
-    feed         work that arrives meanwhile: the execution does not end before the feed does
-    name         of this execution, if no other has it: attempts are named after it, for `engine.lost`
+    feed         adds work during the execution, which does not end before the feed does
+    name         a unique name of this execution: attempts are named after it, for `engine.lost`
     on_result    called with the result of every request, once it is in the ledger
+    on_event     called with the progress whenever something has happened
     """
     progress = progress or Progress(ledger.budget)
     channels = backend if isinstance(backend, Mapping) else {"": Channel(backend, rates)}
@@ -135,14 +136,14 @@ class _Loop:
     on_result: Callable[[Result], None] = lambda result: None
     on_event: Callable[[Progress], None] = lambda progress: None
     workers: list[asyncio.Task[None]] = field(default_factory=list)  # as many as were ever busy at the same time
-    idle: list[asyncio.Future[Attempt]] = field(default_factory=list)  # what workers wait for
+    idle: list[asyncio.Future[Attempt]] = field(default_factory=list)  # idle workers wait for these
     under_way: set[int] = field(default_factory=set)  # reservations
     ended: deque[tuple[Attempt, Report]] = field(default_factory=deque)
-    repeated: deque[Repetition] = field(default_factory=deque)
+    retries: deque[Retry] = field(default_factory=deque)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     feed: Feed | None = None
     crash: BaseException | None = None
-    exposed: int = 0  # grants taken on the server's word, in units; repetitions and probes of outages are left out
+    exposed: int = 0  # grants that are free on the server's word, in units; without retries and probes of outages
     most_reserved: int = 0  # at the same time
 
     async def run(self) -> None:
@@ -157,13 +158,13 @@ class _Loop:
                     starting = self._reserve(clock.time())
                 for result in results:
                     self._ended(result)
-                for each in starting:
-                    self.under_way.add(each.reservation)
-                    self._site(each.work).under_way += 1
+                for attempt in starting:
+                    self.under_way.add(attempt.reservation)
+                    self._site(attempt.work).under_way += 1
                     if self.idle:
-                        self.idle.pop().set_result(each)
+                        self.idle.pop().set_result(attempt)
                     else:
-                        self.workers.append(asyncio.create_task(self._work(each)))
+                        self.workers.append(asyncio.create_task(self._work(attempt)))
                 delay = self._delay(clock.time())
                 fed = self.feed is not None and self.feed.open and not self.progress.stopped
                 ends = not self.under_way and delay is None and not fed
@@ -187,11 +188,11 @@ class _Loop:
         return self.sites[work.route]
 
     def _describe(self, now: float) -> str:
-        """What is being waited for, if anything is."""
+        """What the execution is waiting for; empty if it is not."""
         return next((text for site in self.sites.values() if (text := site.breaker.describe(now))), "")
 
     async def _tick(self, counters: list[Callable[[], Any]]) -> None:
-        """Reports every second while answers are generated: an event is otherwise the end of one."""
+        """Reports every second while answers are generated. Other events come only when an answer ends."""
         while True:
             await asyncio.sleep(_TICK)
             if self.under_way:
@@ -201,8 +202,8 @@ class _Loop:
     # --- sending -------------------------------------------------------------------------------
 
     def _reserve(self, now: float) -> list[Attempt]:
-        """As much work as the concurrency allows, once it is reserved."""
-        starting: list[tuple[Work, int]] = []  # and the number of attempts before
+        """Takes as much work as the concurrency allows, and reserves its bounds."""
+        starting: list[tuple[Work, int]] = []  # with the number of earlier attempts
         available, sites = self.ledger.available, self.sites
         room = {name: 0 if self.progress.stopped else self._room(name, now) for name in sites}
 
@@ -212,14 +213,14 @@ class _Loop:
             available -= work.bound
             room[work.route] -= 1
 
-        for _ in range(len(self.repeated)):
-            again = self.repeated.popleft()
-            if room[again.work.route] > 0 and now >= again.due and again.work.bound <= available:
-                start(again.work, again.tried)
+        for _ in range(len(self.retries)):
+            retry = self.retries.popleft()
+            if room[retry.work.route] > 0 and now >= retry.due and retry.work.bound <= available:
+                start(retry.work, retry.tried)
             else:
-                self.repeated.append(again)
-        available -= sum(again.work.bound for again in self.repeated)  # held back
-        places = self.concurrency - len(self.under_way) - len(self.repeated)
+                self.retries.append(retry)
+        available -= sum(retry.work.bound for retry in self.retries)  # held back
+        places = self.concurrency - len(self.under_way) - len(self.retries)
         avoid = {place for site in sites.values() if site.breaker.open for place in site.breaker.failing}
         while len(starting) < places and any(left > 0 for left in room.values()):
             if (work := self._next(available, avoid, room)) is None:
@@ -233,7 +234,7 @@ class _Loop:
         ]
 
     def _room(self, route: str, now: float) -> int:
-        """How many attempts a route takes now."""
+        """How many attempts may be sent to a route now."""
         if route in self.progress.dropped:
             return 0
         site = self.sites[route]
@@ -241,23 +242,23 @@ class _Loop:
 
     def _next(self, available: int, avoid: set[int], room: dict[str, int]) -> Work | None:
         closed = [route for route, left in room.items() if left <= 0]
-        more: dict[str, Any] = {"closed": closed} if closed else {}  # only a scheduler of several routes is asked so
+        more: dict[str, Any] = {"closed": closed} if closed else {}  # only a scheduler of several routes takes this
         return self.scheduler.next(available, avoid, **more)
 
     def _delay(self, now: float) -> float | None:
-        """Seconds until something that waits may be sent; short, since the execution may be stopped meanwhile."""
+        """Seconds until work that waits may be sent; at most `_POLL`, since the execution may be stopped meanwhile."""
         waits = [wait for site in self.sites.values() if (wait := site.breaker.wait(now))]
-        if self.progress.stopped or not (self.repeated or waits):
+        if self.progress.stopped or not (self.retries or waits):
             return None
-        if self.under_way:  # what ends next wakes the loop; before that only what can be sent is worth waking for
+        if self.under_way:  # the next end wakes the loop: before that, wake only for a retry that can be sent
             available = self.ledger.available
-            if not any(again.work.bound <= available and self._room(again.work.route, now) for again in self.repeated):
+            if not any(retry.work.bound <= available and self._room(retry.work.route, now) for retry in self.retries):
                 return None
-        due = min([*waits, *(again.due - now for again in self.repeated)])
+        due = min([*waits, *(retry.due - now for retry in self.retries)])
         return min(max(due, 0.001), _POLL)
 
     async def _work(self, attempt: Attempt) -> None:
-        """Serves one attempt after another; a new task for each would take longer than all other steps."""
+        """Serves one attempt after another: a new task for each would take longer than all other steps."""
         clock = asyncio.get_running_loop()
         try:
             while True:
@@ -274,34 +275,34 @@ class _Loop:
         ATTEMPT.set(attempt_name(self.name, attempt.reservation))
         try:
             backend = self._site(work).channel.backend
-            found = await backend.complete(work.body, work.grant, continue_from=work.so_far, suffix=work.suffix)
-            whole = checked(work, found)
+            part = await backend.complete(work.body, work.grant, continue_from=work.so_far, suffix=work.suffix)
+            whole = checked(work, part)
         except (Exception, asyncio.CancelledError) as problem:
             task = asyncio.current_task()
             if isinstance(problem, asyncio.CancelledError) and (task is None or task.cancelling()):
-                raise  # this execution is cancelled, not something that the backend waited for
+                raise  # this execution was cancelled, not something that the backend waited for
             error = problem if isinstance(problem, BackendError) else failure(problem)
             return Report(work, self._cost_of_failure(work, error), error=error)
         graded = self.grade is not None and not work.probe
         correct = await asyncio.to_thread(self._correct, work.request.id, whole) if graded else None
         vote = await asyncio.to_thread(_tried, self.vote, work.request.id, whole) if self.vote else None
-        return Report(work, self._cost(work, found), found, correct=correct, vote=vote)
+        return Report(work, self._cost(work, part), part, correct=correct, vote=vote)
 
     def _correct(self, id: str, answer: Completion) -> bool | None:
-        """None if the grader fails: the answer is kept, ungraded."""
+        """The grade; None if the grader fails: the answer is kept without one."""
         return _tried(self.grade, id, answer) if self.grade else None
 
-    def _cost(self, work: Work, found: Completion) -> int:
+    def _cost(self, work: Work, part: Completion) -> int:
         rates = self._site(work).rates
         if not rates.priced:
-            return found.tokens
-        if found.usage_source == "server" and found.input_tokens + found.cached_tokens:
-            return rates.cost(found.usage)
+            return part.tokens
+        if part.usage_source == "server" and part.input_tokens + part.cached_tokens:
+            return rates.cost(part.usage)
         # The server did not count the prompt: it is charged as reserved.
-        return work.bound + rates.cost(Usage(output=max(0, found.tokens - work.grant)))
+        return work.bound + rates.cost(Usage(output=max(0, part.tokens - work.grant)))
 
     def _cost_of_failure(self, work: Work, error: BackendError) -> int:
-        """Nothing, the tokens that were generated, or the whole bound: the last if they are unknown, or cost money."""
+        """Nothing, the tokens that were generated, or the whole bound: if these are unknown, or prompts cost, too."""
         if error.tokens is None:
             return work.bound
         rates = self._site(work).rates
@@ -323,18 +324,18 @@ class _Loop:
                 self.progress.generating = max(0, self.progress.generating - report.completion.tokens)
             tried = attempt.tried + (not breaker.open or report.cost > 0)
             self._watch(attempt, report, now)
-            again = self._again(report, tried, now)
-            result = None if again else self._graded(self._done(report, tried))
+            result = None if self._retry(report, tried, now) else self._graded(self._done(report, tried))
             settlements.append(settlement(attempt.reservation, report, result))
             if result is not None:
                 results.append(result)
         self.ledger.settle_many(settlements)
-        unaffordable = not self.under_way and any(each.work.bound > self.ledger.available for each in self.repeated)
-        all_end = self.progress.stopped or unaffordable  # the last where a server exceeded its limits
+        # A retry can become unaffordable if a server exceeded its limits.
+        unaffordable = not self.under_way and any(retry.work.bound > self.ledger.available for retry in self.retries)
+        all_end = self.progress.stopped or unaffordable
         if all_end or any(site.breaker.open for site in self.sites.values()):
             given_up = self._give_up(everything=bool(all_end))
             for result in given_up:
-                if result.completion is not None:  # from parts or samples that were paid for earlier
+                if result.completion is not None:  # made of parts or samples that were paid for earlier
                     self.ledger.record(result.id, result_line(result))
             results += given_up
         self.ledger.note_many((result.id, result_line(result)) for result in results if result.completion is None)
@@ -357,14 +358,14 @@ class _Loop:
         if isinstance(error, LimitViolated):
             self.progress.stop(str(error))
         if self.exposed > self.tolerance.exposure * self.ledger.budget + self.most_reserved:
-            believed = show(self.exposed, rates)
+            exposed = show(self.exposed, rates)
             self.progress.stop(
-                f"the server failed requests worth {believed} and says that they cost nothing: more than "
+                f"the server failed requests worth {exposed} and says that they cost nothing: more than "
                 f"--exposure allows; the last: {error}"
             )
 
     def _lost(self, route: str, breaker: Breaker) -> None:
-        """A route is down, or refuses everything: others serve its requests. The last one is waited for."""
+        """Drops a route that is down or refuses everything, unless it is the last one: that is waited for."""
         others = [name for name in self.sites if name != route and name not in self.progress.dropped]
         if route in self.progress.dropped:
             return
@@ -376,8 +377,8 @@ class _Loop:
         elif breaker.reason:
             self.progress.stop(breaker.reason)
 
-    def _again(self, report: Report, tried: int, now: float) -> bool:
-        """Whether the same piece of work is sent again: it is known to have generated nothing."""
+    def _retry(self, report: Report, tried: int, now: float) -> bool:
+        """Schedules a retry if the work is known to have generated nothing; returns whether it did."""
         error = report.error
         if not isinstance(error, Unavailable) or error.tokens != 0 or tried >= self.attempts:
             return False
@@ -385,18 +386,18 @@ class _Loop:
         if self.progress.stopped or breaker.open or report.work.route in self.progress.dropped:
             return False
         due = now + breaker.pause(tried, error)
-        self.repeated.append(Repetition(report.work, tried, error, due))
+        self.retries.append(Retry(report.work, tried, error, due))
         return True
 
     def _give_up(self, *, everything: bool) -> list[Result]:
-        """Gives the scheduler what waits to be repeated: all of it, or what is at servers that are down."""
-        down = [each for each in self.repeated if everything or self._site(each.work).breaker.open]
-        reports = [(Report(each.work, 0, error=each.error), each.tried) for each in down]
-        self.repeated = deque(each for each in self.repeated if each not in down)
+        """Returns retries to the scheduler: all of them, or those at servers that are down."""
+        down = [retry for retry in self.retries if everything or self._site(retry.work).breaker.open]
+        reports = [(Report(retry.work, 0, error=retry.error), retry.tried) for retry in down]
+        self.retries = deque(retry for retry in self.retries if retry not in down)
         return [result for report, tried in reports if (result := self._done(report, tried)) is not None]
 
     def _done(self, report: Report, tried: int) -> Result | None:
-        """Passes a report on. What an outage kept from generating anything is postponed, not failed."""
+        """Passes a report to the scheduler. Work that an outage kept from generating is postponed, not failed."""
         error = report.error
         if error is not None:
             free = isinstance(error, Unavailable) and error.tokens == 0
@@ -404,7 +405,7 @@ class _Loop:
         return self.scheduler.done(report)
 
     def close(self) -> None:
-        """Ends the other requests."""
+        """Ends the requests that have no result yet."""
         results = []
         with self.ledger.together():
             for result in self.scheduler.close(self.progress.stopped):
@@ -419,7 +420,7 @@ class _Loop:
         self._notify()
 
     def _graded(self, result: _R) -> _R:
-        """With a grade, where the result is an answer that was put together from earlier parts."""
+        """The result with a grade, if it is an answer made of earlier parts, which has none."""
         if self.grade is None or result is None or result.completion is None or result.correct is not None:
             return result
         return replace(result, correct=self._correct(result.id, result.completion))

@@ -18,14 +18,14 @@ LANDING_TOKENS = 16  # for stating a final answer
 
 @dataclass(frozen=True)
 class Ages:
-    """Where answers are probed: after these numbers of tokens, and after these shares of their length."""
+    """The ages at which answers are probed, in tokens and as shares of their length."""
 
     tokens: tuple[int, ...]
     shares: tuple[float, ...]
 
     @classmethod
     def parse(cls, text: str) -> Ages:
-        """From `0,64,256,50%`."""
+        """Parses `0,64,256,50%`."""
         tokens: list[int] = []
         shares: list[int] = []
         for part in text.split(","):
@@ -37,11 +37,11 @@ class Ages:
 
     @property
     def most(self) -> int:
-        """Tokens that probing one answer may take."""
+        """The most tokens that probing one answer takes."""
         return (len(self.tokens) + len(self.shares) + 1) * LANDING_TOKENS
 
     def of(self, answer: Completion) -> list[int]:
-        """The ages of one answer, the longest first; its end is one of them only if it was cut."""
+        """The ages for one answer, the longest first; its end is one of them only if it was cut."""
         ages = {*self.tokens, *(round(share * answer.tokens) for share in self.shares)}
         inside = {age for age in ages if age < answer.tokens}
         return sorted(inside | ({answer.tokens} if answer.finish == "length" else set()), reverse=True)
@@ -56,10 +56,10 @@ class Fixed:
     """Grants every request `grant` tokens.
 
     probe          after an answer, ask for the final answer at each of these ages, from the longest to the
-                   shortest, so that the server reads nothing again; the final answers are in the result's
+                   shortest, so that the server need not read anything again; the final answers are in the result's
                    `extra["probes"]`: age -> [text, tokens]
-    give_up_after  how many are sent at first; the others are sent once one of them is answered
-    most           units that may be spent in all
+    give_up_after  how many requests are sent before one of them is answered; None: no limit
+    most           the most units that may be spent
     attempts       at one request, whatever their outcome
     """
 
@@ -79,7 +79,7 @@ class Fixed:
         self._queue: deque[_Turn] = deque()
         self._answer: dict[int, Completion] = {}
         self._correct: dict[int, bool | None] = {}
-        self._ages: dict[int, list[int]] = {}  # at which the answer is still to be probed, the next one last
+        self._ages: dict[int, list[int]] = {}  # ages still to be probed, the next one last
         self._probes: dict[int, dict[str, tuple[str, int]]] = {}
         self._sent = self._answers = 0
 
@@ -152,7 +152,7 @@ class Fixed:
         yield from self._batch.left(None, stopped)
 
     def _is_done(self, turn: _Turn) -> bool:
-        """Whether an earlier execution did this."""
+        """Whether an earlier execution has done this turn."""
         return self._batch.ended[turn.place] or (turn.age is None and turn.place in self._answer)
 
     def _work(self, turn: _Turn) -> Work:
@@ -168,7 +168,7 @@ class Fixed:
         self._ages[place] = self.probe.of(answer)[::-1] if self.probe else []
 
     def _queue_probe(self, place: int) -> bool:
-        """Puts the next probe of an answer first in the queue; False: there are no more."""
+        """Puts the next probe of an answer first in the queue; returns False if there are no more."""
         if not self._ages[place]:
             return False
         self._queue.appendleft(_Turn(place, self._ages[place].pop()))

@@ -1,7 +1,7 @@
-"""Grants that were decided elsewhere: each request is sent in order, and gets no second grant.
+"""Grants that were decided elsewhere: requests are sent in order, and none gets a second grant.
 
-An attempt that generated nothing is repeated by the executor. After one with an unknown outcome, which has spent the
-grant, the request has failed.
+The executor retries attempts that generated nothing. An attempt with an unknown outcome has spent the grant, and its
+request fails.
 """
 
 from __future__ import annotations

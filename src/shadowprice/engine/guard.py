@@ -1,16 +1,16 @@
 """Whether a run follows the index, or lets all answers grow to one level (`market.level`).
 
-By its own forecasts the index is never worse than a level. But where forecasts hardly tell requests apart, it is better
-by the law of all lengths alone, and that is uncertain: the stream differs from the traces that the law was learned
-from, and a run that stops each answer too early never sees that the next tokens would have ended it. So the index has
-to promise clearly more than a level there, by the forecasts as they were corrected in this run; and more still once all
-answers grow to a level, because what was spent on that is lost with another order. Where forecasts do tell requests
-apart, their order is worth more than a level even if the law is wrong.
+By its own forecasts the index is never worse than a level. But if forecasts hardly tell requests apart, its advantage
+rests on the distribution of all lengths alone, which is uncertain: it was learned from other traces, and a run that
+stops each answer too early never sees that the next tokens would have ended it. In this case the run follows the index
+only if that promises clearly more than a level, by the forecasts as corrected in this run. Once all answers grow to a
+level, it has to promise even more, because a change of order wastes what was spent. If forecasts do tell requests
+apart, their order is worth more than a level even if the distribution is wrong.
 
-Where landings have a value (`market.anytime`) the index is followed: levels were not tried with them.
+If landings have a value (`market.anytime`), the index is always followed: levels were not tried with them.
 
-Before the second lesson nothing is decided: by then the first answers have shown, in the order of the index, how
-long answers of this run are. A level that is wrong about that is reached by all answers, and ends none of them.
+Nothing is decided before the second lesson. By then the first answers have shown how long answers of this run are. With
+a level that is too low all answers reach it and none ends.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ from shadowprice.market.gittins import Chunks
 from shadowprice.market.level import Level, level_of
 from shadowprice.types import Forecast
 
-_FIRST = 2  # lessons
-_ALIKE = 0.9  # of the variance is left by forecasts that hardly tell requests apart
-_LEAVE, _RETURN = 0.1, 0.3  # of what the index promises: less than that above a level, and it is left; more, and back
+_FIRST = 2  # lessons before a decision
+_ALIKE = 0.9  # if forecasts leave this share of the variance, they hardly tell requests apart
+# The index is left if it promises less than the first share more than a level; it is followed again above the second.
+_LEAVE, _RETURN = 0.1, 0.3
 _MOST = 1000  # requests that are looked at
 
 
 class Guard:
-    """`level` is where all answers grow to; None: the index is followed."""
+    """`level` is what all answers grow to; None: the index is followed."""
 
     def __init__(self) -> None:
         self.level: Level | None = None
@@ -42,7 +43,10 @@ class Guard:
         known: tuple[Forecast, Array, Array, Array],
         budget: float,
     ) -> None:
-        """From the forecasts of all requests, and of those that wait: their chunks and what these were made from."""
+        """Decides from the forecasts of all requests (`everybody`), and from the chunks of those that wait (`plan`).
+
+        `known` has the forecasts, caps, ages and entry costs that the chunks were made from.
+        """
         before, self.level = self.level, None
         if lessons < _FIRST or not len(plan) or _alike(everybody) < _ALIKE:
             return
@@ -57,8 +61,10 @@ class Guard:
 
 
 def _alike(forecast: Forecast) -> float:
-    """The share of the variance that is left, of log lengths times that of correctness: from 0, where either is known,
-    to 1, where forecasts are the same for all."""
+    """The share of the variance that forecasts leave: that of log lengths times that of correctness.
+
+    It is 0 if either is known, and 1 if forecasts are the same for all requests.
+    """
     known = float(np.var(np.log(forecast.solved_tokens)))
     unknown = float(np.mean(forecast.solved_spread**2))
     mean = float(np.mean(forecast.solve))

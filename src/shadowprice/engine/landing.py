@@ -1,22 +1,21 @@
-"""Any scheduler, and a landing for every request that it leaves without a finished answer.
+"""Wraps a scheduler: every request that it leaves without a finished answer lands.
 
-A landing asks for the final answer (`formats.landings`) after what was generated so far, which may be nothing. It is
-kept while the answer itself may still be continued, and replaced by a later one. It becomes the result if the answer
-never ends.
+A landing asks for the final answer (`formats.landings`) after what was generated so far, which may be nothing. While
+the answer itself may still continue, its latest landing is kept; it becomes the result if the answer never ends.
 
-    while others generate      the tokens of the landings to come are held back, as many as landings take on average
-    nothing more is worth it   everything that waits lands, the most promising first
-    tokens are left over       the scheduler continues with them, and what it continued lands again
+    while others generate      tokens for the landings to come are held back, as many as landings take on average
+    nothing more is worth it   every request that waits lands, the most promising first
+    tokens are left over       the scheduler continues with them, and the answers that it continued land again
 
-A *probe* is a landing after which the answer may be continued (`engine.probing`). The index sends one after a part of
-an answer where that is worth its tokens. If it says that little is left to gain, the index of the request falls.
+A *probe* is a landing after which the answer may continue (`engine.probing`). The index sends one after a part of an
+answer if it is worth its tokens. If it says that little is left to gain, the index of the request falls.
 
-Which requests land: those with a part of an answer; and where probed traces show what an answer without reasoning is
-worth (`market.anytime`), also those that would be declined. Not those whose answers cannot be continued. An answer that
-has stated its final answer, in a box that is closed, has landed: that costs nothing. In reserved accounting an answer
-lands as soon as it is cut at its grant. The result says where its landing begins: `extra["landing"]`.
+**Which requests land.** Those with a part of an answer. If probed traces show what an answer without reasoning is worth
+(`market.anytime`), also those that would be declined. Requests whose answers cannot be continued do not land. An answer
+that has stated its final answer, in a box that is closed, has landed at no cost. In reserved accounting an answer lands
+as soon as it is cut at its grant. `extra["landing"]` of the result says where its landing begins.
 
-A limit on an answer holds for it and its landing together; an answer with a very small limit does not land.
+A limit on an answer includes its landing; an answer with a very small limit does not land.
 """
 
 from __future__ import annotations
@@ -39,14 +38,14 @@ from shadowprice.grading.answers import boxes
 from shadowprice.market.anytime import Anytime
 from shadowprice.types import Completion, Failure, Forecast, Outcome, Request, Result
 
-_FEWEST_TOKENS = 3  # that a final answer is granted: it has to be stated and to end
+_FEWEST_TOKENS = 3  # the smallest grant of a landing: a final answer has to be stated and to end
 _USUAL_TOKENS = 8.0  # of a final answer, before any is known
-_WEIGHT = 20  # landings that an average from elsewhere counts as
-_MARGIN = 1.3  # on the tokens that are held back: the questions that are left to land are the hard ones
+_WEIGHT = 20  # an average from elsewhere counts as many landings
+_MARGIN = 1.3  # on the tokens held back: the questions that are left to land are the hard ones
 
 
 class _Landed(NamedTuple):
-    """A request's answer up to its latest landing: the whole text, and how much of it was generated before."""
+    """The latest landing of a request: the whole text, its grade, and where the landing begins."""
 
     answer: Completion
     correct: bool | None
@@ -58,7 +57,7 @@ class Lander:
     """A scheduler that lands what `inner` leaves.
 
     can_continue  which answers can be continued from a part of them
-    anytime       what landings are worth; None: unknown, so that only answers that were begun land
+    anytime       what landings are worth; None: unknown, so only requests with a part of an answer land
     """
 
     def __init__(
@@ -70,18 +69,18 @@ class Lander:
     ) -> None:
         self.landing, self.anytime = landing, anytime
         self.rounds: list[Round] = inner.rounds
-        self.probes = 0  # that were sent
+        self.probes = 0  # sent
         self._inner, self._can_continue = inner, can_continue
         self._closed = False
-        self._busy = 0  # pieces of work of the inner scheduler under way
-        self._landing: set[int] = set()  # requests whose landings are under way
+        self._busy = 0  # pieces of work of the inner scheduler in flight
+        self._landing: set[int] = set()  # requests whose landings are in flight
         self._to_probe: deque[int] = deque()  # requests that the index holds
-        self._probing: set[int] = set()  # those of them whose landings are under way
+        self._probing: set[int] = set()  # requests whose probes are in flight
         self._landed: dict[int, _Landed] = {}
         self._cut: dict[int, Result] = {}  # results of the inner scheduler that wait to land
-        self._done: set[int] = set()  # requests without a result that have landed as they are now
+        self._done: set[int] = set()  # requests without a result that have landed since their last part
         self._excluded: set[int] = set()  # requests without a result whose answers cannot be continued
-        self._unknown: list[int] = []  # requests of which it is unknown, before the server is tried
+        self._unknown: list[int] = []  # requests for which that is unknown until the server is tried
         self._failures: dict[int, int] = {}
         self._queue: list[int] | None = None  # while everything lands: the requests that wait, the best last
         self._solve = 0.0  # the mean chance of a correct answer
@@ -193,7 +192,7 @@ class Lander:
 
     @property
     def _index(self) -> Metered | None:
-        """The inner scheduler where it serves by index."""
+        """The inner scheduler if it serves by index."""
         inner = self._inner.index if isinstance(self._inner, Auto) else self._inner
         return inner if isinstance(inner, Metered) else None
 
@@ -204,17 +203,17 @@ class Lander:
         return work
 
     def _held_back(self) -> int:
-        """Units for the landings that are still to come, as far as they are not under way."""
+        """Units for the landings that are still to come, without those in flight."""
         batch = self._inner.batch
         requests = batch.unanswered - len(self._excluded)
-        if self._index is not None and not self._worth_at_once():  # others divide what there is among all
+        if self._index is not None and not self._worth_at_once():  # other policies divide the budget among all
             requests = min(requests, len(batch.so_far) + self._busy + 1)
         requests = max(0, requests + len(self._cut) - len(self._done) - len(self._landing))
         tokens = int(np.ceil(_MARGIN * requests * self._tokens / self._count))
         return batch.rates.bound(requests * self._to_read, tokens) if batch.rates.priced else tokens
 
     def _exclude(self, latest: int) -> None:
-        """Excludes answers that the server has turned out not to continue, that of the latest request among them."""
+        """Excludes answers that the server turned out not to continue, including that of the latest request."""
         continues = [self._can_continue(self._inner.batch.requests[place]) for place in self._unknown[:1]]
         if continues and continues[0] is not None:
             ended, requests = self._inner.batch.ended, self._inner.batch.requests
@@ -223,7 +222,7 @@ class Lander:
             self._unknown.clear()
 
     def _worth_at_once(self) -> bool:
-        """Whether final answers without any reasoning are worth their tokens at the present price."""
+        """Whether final answers without any reasoning are worth their tokens at the current price."""
         batch, curve = self._inner.batch, self.anytime
         if curve is None or not len(batch):
             return False
@@ -235,7 +234,7 @@ class Lander:
         return cut and self._can_land(place, result.completion)
 
     def _can_land(self, place: int, answer: Completion | None) -> bool:
-        """Whether its limit leaves room for a final answer, and none is stated yet."""
+        """Whether the limit of an answer leaves room for a final answer, and none is stated yet."""
         return self._room(place, answer) >= _FEWEST_TOKENS and not self._is_stated(answer)
 
     def _room(self, place: int, answer: Completion | None) -> int:
@@ -249,10 +248,10 @@ class Lander:
         """Whether a request whose answer has a new part is probed before it is continued."""
         assert self._prober is not None
         can_land = place not in self._excluded and self._can_land(place, self._answer(place))
-        found = can_land and self._prober.is_worth(place, self._tokens / self._count)
-        if found:
+        worth = can_land and self._prober.is_worth(place, self._tokens / self._count)
+        if worth:
             self._to_probe.append(place)
-        return found
+        return worth
 
     def _next_probe(self, available: int, avoid: Collection[int]) -> Work | None:
         while self._to_probe:
@@ -267,7 +266,7 @@ class Lander:
         return None
 
     def _release(self, place: int) -> None:
-        """The index may continue a request that it held."""
+        """Lets the index continue a request that it held."""
         if (index := self._index) is not None:
             index.release(place)
 
@@ -303,7 +302,7 @@ class Lander:
         return work
 
     def _land_instead(self, available: int, avoid: Collection[int]) -> Work | None:
-        """In an outage the requests that failed are tried in turn; those that can only land are tried with them."""
+        """In an outage the requests that failed are tried in turn. Those at their limit can only land: tries one."""
         batch = self._inner.batch
         for place in self._waiting():
             at_cap = batch.age(place) >= batch.cap[place]
@@ -344,15 +343,15 @@ class Lander:
             self._done.add(place)
         return self._result(place, self._cut.pop(place)) if place in self._cut else None
 
-    def _keep(self, place: int, found: Completion, correct: bool | None) -> None:
-        self._tokens += found.tokens
+    def _keep(self, place: int, landing: Completion, correct: bool | None) -> None:
+        self._tokens += landing.tokens
         self._count += 1
         before = self._answer(place)
-        whole = join(before, found, self.landing.text)
+        whole = join(before, landing, self.landing.text)
         self._landed[place] = _Landed(whole, correct, *((len(before.text), before.tokens) if before else (0, 0)))
         self._done.add(place)
         if self._prober is not None:
-            stated = found.text.strip() if found.finish == "stop" else None
+            stated = landing.text.strip() if landing.finish == "stop" else None
             self._prober.learn(place, self._landed[place].tokens, stated)
 
     def _answer(self, place: int) -> Completion | None:
@@ -360,7 +359,7 @@ class Lander:
         return self._cut[place].completion if place in self._cut else self._inner.batch.so_far.get(place)
 
     def _is_stated(self, answer: Completion | None) -> bool:
-        """Whether the final answer is in the text already."""
+        """Whether the text already states the final answer."""
         return answer is not None and opens_box(self.landing.text) and boxes(answer.text) is not None
 
     def _result(self, place: int, result: Result, *, lands: bool = True) -> Result:

@@ -1,9 +1,9 @@
-"""When a run corrects its forecasts: by how many answers have ended, and by how much has been generated.
+"""When a run corrects its forecasts: by how many answers have ended, and by how many tokens were generated.
 
 The first lesson comes when 8 answers have ended, and another each time four times as many have. But a run serves the
-answers that seem short first. Where the others are longer than they seem, few of them end, and the law that was learned
-from the short ones would stop each of them too early. So a lesson comes as well whenever the run has generated twice
-as many tokens as at the one before: answers that still run say that they are longer.
+answers that seem short first. If the others are longer than they seem, few of them end, and a distribution that was
+learned from the short ones would stop each of them too early. So a lesson also comes whenever the run has generated
+twice as many tokens as at the one before: answers that still run show that they are longer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Lessons:
         self.taken = 0
 
     def due(self, age: NDArray[np.int64], stopped: NDArray[np.bool_]) -> bool:
-        """Whether it is time, by the tokens of each answer and by which of them have ended; if so, sets the next."""
+        """Whether a lesson is due, by the tokens of each answer and by which answers ended; if so, sets the next."""
         ended, tokens = int(np.count_nonzero(stopped)), int(age.sum())
         if ended < self.ended and tokens < self.tokens:
             return False

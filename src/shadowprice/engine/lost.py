@@ -1,4 +1,4 @@
-"""Attempts that were under way when their run crashed or was cancelled."""
+"""Attempts that were in flight when their run crashed or was cancelled."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from shadowprice.types import Usage
 async def settle_lost(
     ledger: Ledger, backend: object, execution: str, bodies: Mapping[str, Mapping[str, Any]], *, priced: bool
 ) -> None:
-    """Charges them what the server says that they cost, where it keeps account of attempts; else in full.
+    """Charges what the server says that they cost, if it records attempts; otherwise their whole grants.
 
-    backend    or several, which are not asked
-    execution  the name of the one that sent them
+    backend    the backend; a routing of several is not asked
+    execution  the name of the execution that sent them
     bodies     of the requests, by id
-    priced     prompts cost, too: of those the server does not keep account
+    priced     whether prompts cost, too: the server does not record those
     """
     cost_of = getattr(backend, "cost_of", None)
     if cost_of and execution:

@@ -3,34 +3,32 @@
 The request with the highest index generates the next chunk of its answer. That changes its index, and it may have to
 wait while others generate.
 
-**Learning during the run.** Forecasts are corrected by what the run itself shows. From time to time (`engine.lessons`)
-the level, the spread, the slope and the shape of all lengths are estimated again (`forecast.learning`) from what is
-known: the lengths of answers that ended, and that the others are longer than what they have generated. A run does not
-learn from grades, so the chance of a correct answer stays as forecast.
+**Learning during the run.** From time to time (`engine.lessons`) the run corrects its forecasts: it estimates the
+level, the spread, the slope and the shape of all lengths again (`forecast.learning`). It knows the lengths of answers
+that ended, and that the others are longer than what they have generated. It does not learn from grades, so the chance
+of a correct answer stays as forecast.
 
-**A guard.** Where the index promises little more than dividing what is left equally, all answers grow to one level
-instead (`engine.guard`, `market.level`).
+**A guard.** If the index promises little more than equal shares of what is left, all answers grow to one level instead
+(`engine.guard`, `market.level`).
 
 **Two ways of pausing.** If an answer can be continued from a part of it, its request waits between chunks while others
-generate. If not, it is answered in one go, with a limit at the age where its index falls below the price. The limit
-has to end it: if the connection were closed instead, it would be unknown how much the server generated before it
-noticed, and the whole grant would be charged. For some servers it is unknown whether they continue answers: the first
-answer is then generated in two short pieces before anything else is sent.
+generate. If not, it is generated in a single request, with a limit at the age where its index falls below the price.
+The limit has to end it: if the connection were closed instead, it would be unknown how much the server generated before
+it noticed, and the whole grant would be charged. If it is unknown whether the server continues answers, the first
+answer is generated in two short pieces before anything else is sent.
 
-**Many at the same time.** Work is sent ahead of its turn, since others are under way. When the budget comes near its
-end, nothing is begun unless what is left covers it and what the answers under way are still expected to need: begun
-together they would all be cut, where one after another most of them would end.
+**Many at the same time.** While requests are in flight, work is sent ahead of its turn. Near the end of the budget,
+nothing is begun unless what is left covers it and what the answers in flight are still expected to need. If all were
+begun together, all would be cut; one after another, most of them end.
 
-**At the end of the budget** the request with the highest index takes what is left, once no work is under way that
+**At the end of the budget** the request with the highest index takes what is left, once no work is in flight that
 could return units. Unfinished answers become results, truncated where they stopped.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +36,7 @@ from numpy.typing import NDArray
 from shadowprice.arrays import Array
 from shadowprice.backends.base import join
 from shadowprice.cost import TOKENS, Rates
+from shadowprice.engine._chunk_queue import Chunk, ChunkQueue
 from shadowprice.engine.guard import Guard
 from shadowprice.engine.lessons import Lessons
 from shadowprice.engine.loops import is_looping
@@ -48,27 +47,18 @@ from shadowprice.market.gittins import Chunks, chunks
 from shadowprice.market.level import steps_to
 from shadowprice.types import Completion, Forecast, Request, Result
 
-_MARGIN = 1.5  # for answers under way that turn out longer than expected
-
-
-class _Chunk(NamedTuple):
-    """The next chunk of a request: sorts by index, the highest first, then in the order of the requests."""
-
-    minus_index: float
-    place: int
-    age: int  # of the answer when the chunk was scheduled; once it differs, the chunk is outdated
-    stop: int
+_MARGIN = 1.5  # for answers in flight that turn out longer than expected
 
 
 class Metered:
     """Serves the highest index first.
 
-    chunk         minimum tokens of a chunk; where most answers are shorter, the median forecast
-    concurrency   pieces of work under way at the same time; none of them takes all that is left
+    chunk         minimum tokens of a chunk; if most answers are shorter, the median forecast
+    concurrency   pieces of work in flight; none of them takes all that is left
     can_continue  which answers can be continued from a part of them; None: all
-    learn         correct the forecasts by what the run shows
-    anytime       what answers are worth that are stopped and asked for; None: nothing
-    end_loops     answers that repeat themselves are not continued
+    learn         correct the forecasts during the run
+    anytime       what stopped answers are worth if they land; None: nothing
+    end_loops     do not continue answers that repeat themselves
     """
 
     policy = "index"
@@ -94,22 +84,19 @@ class Metered:
         self._corrected = self._batch.forecast
         self._age: NDArray[np.int64] = np.zeros(0, dtype=np.int64)  # tokens generated; 0 if unknown
         self._stopped: NDArray[np.bool_] = np.zeros(0, dtype=bool)  # the model ended its answer at that age
-        self._waiting: NDArray[np.bool_] = np.zeros(0, dtype=bool)  # neither ended nor under way
-        self._heap: list[_Chunk] = []
-        # Where chunks stop and their index: by place, of those that waited when the price was found; of the others.
-        self._first, self._stops, self._index = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0)
-        self._later: dict[int, tuple[NDArray[np.int64], NDArray[np.float64]]] = {}
-        self._usual = chunk  # median length by the present forecasts
-        self._outdated = True  # the heap: forecasts changed or requests were added
-        self._ample = 0.0  # tokens that cover any `concurrency` requests, so that nobody has to wait for others
+        self._waiting: NDArray[np.bool_] = np.zeros(0, dtype=bool)  # neither ended nor in flight
+        self._queue = ChunkQueue()
+        self._usual = chunk  # median length by the current forecasts
+        self._outdated = True  # the queue: forecasts changed or requests were added
+        self._ample = 0.0  # tokens that cover any `concurrency` requests: with more, nobody has to wait for others
         self._running: dict[int, Work] = {}  # by place
-        self._sent: dict[int, _Chunk] = {}  # chunks under way, by place
-        self._cut: dict[int, _Chunk] = {}  # chunks of which only a piece was sent, by place
-        self._trial: int | None = None  # the request that shows whether the server continues; under way or next
-        self._counts = True  # the server counts its tokens, so that they can be metered
-        # Whether a request is held after a part of its answer, until it is released: it is probed meanwhile.
+        self._sent: dict[int, Chunk] = {}  # chunks in flight, by place
+        self._cut: dict[int, Chunk] = {}  # chunks of which only a piece was sent, by place
+        self._trial: int | None = None  # the request that shows whether the server continues; in flight or next
+        self._counts = True  # whether the server counts its tokens: only then they can be metered
+        # Whether to hold a request after a part of its answer until `release`: it is probed meanwhile.
         self.hold: Callable[[int], bool] = lambda place: False
-        self.left: dict[int, float] = {}  # by place: the share of what continuing gains that probes have left
+        self.left: dict[int, float] = {}  # by place: the share of the gain from continuing that probes left
 
     @property
     def batch(self) -> Batch:
@@ -118,7 +105,7 @@ class Metered:
 
     @property
     def least(self) -> int:
-        """The minimum tokens of a chunk, by the present forecasts; steps to a level are as long as they are."""
+        """The minimum tokens of a chunk, by the current forecasts. Steps to a level have no minimum."""
         return 1 if self._guard.level else min(self.chunk, self._usual)
 
     @property
@@ -182,7 +169,7 @@ class Metered:
                     self._trial = place
                 return work
             if self._running:
-                return None  # until work under way returns units
+                return None  # until work in flight returns units
             self._waiting[place] = False  # its prompt alone costs more than what is left
         return None
 
@@ -204,7 +191,7 @@ class Metered:
         part = report.completion
         if part.usage_source == "assumed":
             self._counts = False
-            part = part if part.flags else flagged(part, "not_counted")  # others say why its count is not known
+            part = part if part.flags else flagged(part, "not_counted")  # other flags say why there is no count
         answer = join(report.work.so_far, part)
         over = is_over(part, report.work.grant, answer.tokens, batch.cap[place])
         over |= self.end_loops and is_looping(answer.text)
@@ -223,18 +210,18 @@ class Metered:
         return None
 
     def release(self, place: int) -> None:
-        """A request that was held waits again."""
+        """Lets a request that was held wait again."""
         self._cut.pop(place, None)
         if place in self.left and not self._outdated:
             plan = self._chunks(np.array([place]), self._age[[place]])
-            self._later[place] = (plan.stop, plan.index)
+            self._queue.replace(np.array([place]), plan)
         self._push(place)
 
     def close(self, stopped: str = "") -> Iterable[Result]:
         self._waiting[:] = False
         return self._batch.left(self.price, stopped)
 
-    # --- what is learned ----------------------------------------------------------------------
+    # --- learning -----------------------------------------------------------------------------
 
     def _learn_length(self, place: int, answer: Completion) -> None:
         """Records the length of an answer that will not be continued."""
@@ -246,7 +233,7 @@ class Metered:
         self._outdated |= self.recalibrate(self._age, self._stopped)
 
     def recalibrate(self, age: NDArray[np.int64], stopped: NDArray[np.bool_]) -> bool:
-        """Corrects all forecasts if it is time to; returns whether it did."""
+        """Corrects all forecasts if a lesson is due; returns whether it did."""
         if not self.learn or not self.lessons.due(age, stopped):
             return False
         self._corrected = recalibrate(self._batch.forecast, age, stopped)
@@ -256,22 +243,17 @@ class Metered:
 
     def _clear(self, available: int) -> None:
         """Finds the price, and the next chunk of every request that waits."""
-        self._stops, self._index = self._stops[:0].copy(), self._index[:0].copy()  # room for new ones: they are large
+        self._queue.clear()
         waiting, running = np.flatnonzero(self._waiting), np.array(sorted(self._running), dtype=np.intp)
         plan = self.plan(waiting, self._age[waiting], available)
-        count = np.zeros(len(self._batch) + 1, dtype=np.int64)
-        count[waiting + 1] = np.diff(plan.first)
-        self._first, self._stops, self._index = np.cumsum(count), plan.stop, plan.index
-        theirs = self._chunks(running, self._age[running])
-        bounds = zip(running.tolist(), theirs.first[:-1], theirs.first[1:], strict=True)
-        self._later = {place: (theirs.stop[low:high], theirs.index[low:high]) for place, low, high in bounds}
-        self._heap = [chunk for i in waiting.tolist() if (chunk := self._next_chunk(i))]
-        heapq.heapify(self._heap)
+        self._queue.fill(len(self._batch), waiting, plan)
+        self._queue.replace(running, self._chunks(running, self._age[running]))
+        self._queue.start(waiting, self._age, self.least)
         self._ample = _MARGIN * self.concurrency * float(np.max(self._needs(plan, waiting.size), initial=0.0))
         self._outdated = False
 
     def plan(self, active: NDArray[np.intp], age: NDArray[np.int64], available: int) -> Chunks:
-        """The chunks of the `active` requests, which have generated `age` tokens; their price starts a new round."""
+        """Starts a round: the chunks of the `active` requests, which have generated `age` tokens, and their price."""
         rates = self._batch.rates
         self._usual = max(1, int(np.median(self._corrected.tokens)))
         tokens = self._tokens(available)
@@ -289,7 +271,7 @@ class Metered:
         return plan
 
     def waiting_chunks(self) -> Chunks:
-        """The chunks of all requests that wait, by the forecasts as they are now."""
+        """The chunks of all requests that wait, by the current forecasts."""
         waiting = np.flatnonzero(self._waiting)
         return self._by_probes(self.prospects(waiting, self._age[waiting]), waiting)
 
@@ -304,7 +286,7 @@ class Metered:
         return np.bincount(plan.query[worth], plan.cost[worth], requests).astype(np.float64)
 
     def _must_wait(self, place: int, available: int) -> bool:
-        """Whether what is left is too little for this request beside those under way."""
+        """Whether too little is left for this request beside those in flight."""
         left = self._tokens(available)
         if left >= self._ample:
             return False
@@ -323,33 +305,26 @@ class Metered:
         return chunks(*self._known(active, age), anytime=self.anytime)
 
     def _known(self, active: NDArray[np.intp], age: NDArray[np.int64]) -> tuple[Forecast, Array, Array, Array]:
-        """What `chunks` wants to know of requests: forecasts, caps, ages and entry costs."""
+        """The arguments of `chunks`: forecasts, caps, ages and entry costs."""
         batch = self._batch
         entry = batch.entry(active.tolist()) if batch.rates.priced else np.zeros(active.size)
         return self._corrected.take(active), batch.cap[active], age.astype(np.float64), entry
 
     def _chunks(self, active: NDArray[np.intp], age: NDArray[np.int64]) -> Chunks:
-        """The chunks that are served, on the way to a level if there is one."""
+        """The chunks to serve: steps to the level if there is one, else by index."""
         level = self._guard.level
-        found = steps_to(level, *self._known(active, age)) if level else self.prospects(active, age)
-        return self._by_probes(found, active)
+        plan = steps_to(level, *self._known(active, age)) if level else self.prospects(active, age)
+        return self._by_probes(plan, active)
 
-    def _by_probes(self, found: Chunks, active: NDArray[np.intp]) -> Chunks:
-        """The chunks with what probes found."""
+    def _by_probes(self, plan: Chunks, active: NDArray[np.intp]) -> Chunks:
+        """The chunks with their index lowered by what probes showed."""
         if not self.left:
-            return found
+            return plan
         left = np.array([self.left.get(place, 1.0) for place in active.tolist()])
-        return replace(found, index=found.index * np.repeat(left, np.diff(found.first)))
+        return replace(plan, index=plan.index * np.repeat(left, np.diff(plan.first)))
 
-    def _next_chunk(self, place: int) -> _Chunk | None:
-        """From the present age to where the index falls, at least `chunk` tokens."""
-        low, high, age = self._first[place], self._first[place + 1], int(self._age[place])
-        stops, index = self._later.get(place) or (self._stops[low:high], self._index[low:high])
-        at = int(np.searchsorted(stops, age, side="right"))
-        if at == stops.size:
-            return None
-        last = at + int(np.searchsorted(stops[at:], age + self.least))
-        return _Chunk(-float(index[at]), place, age, int(stops[min(last, stops.size - 1)]))
+    def _next_chunk(self, place: int) -> Chunk | None:
+        return self._queue.next_chunk(place, int(self._age[place]), self.least)
 
     def _push(self, place: int) -> None:
         self._waiting[place] = True
@@ -359,49 +334,43 @@ class Metered:
         # The rest of a chunk that was sent in pieces is still worth what the chunk was worth.
         rest = cut._replace(age=age) if cut and cut.age <= age < cut.stop else None
         if chunk := rest or self._next_chunk(place):
-            heapq.heappush(self._heap, chunk)
+            self._queue.push(chunk)
 
     def _restart(self, place: int) -> None:
-        """Drops a part of an answer that cannot be continued if it is short; a longer one is kept."""
+        """Drops a part of an answer that cannot be continued, if it is short; a longer one is kept."""
         self._waiting[place] = False
         if self._batch.start_over(place):
             self._age[place] = 0
             self._push(place)
 
-    def _of_trial(self) -> _Chunk | None:
+    def _of_trial(self) -> Chunk | None:
         """The second piece of the answer that shows whether the server continues, before all other chunks."""
         if self._trial is None or not self._waiting[self._trial] or self._batch.continues(self._trial) is not None:
             return None
         return self._next_chunk(self._trial) or self._without_index(self._trial)
 
-    def _best(self) -> _Chunk | None:
-        """The best chunk of those that wait, in O(log n)."""
-        while self._heap:
-            chunk = self._heap[0]
-            if self._waiting[chunk.place] and chunk.age == self._age[chunk.place]:
-                return chunk
-            heapq.heappop(self._heap)
-        return self._beyond_forecast()
+    def _best(self) -> Chunk | None:
+        """The best chunk of those that wait."""
+        return self._queue.best(self._waiting, self._age) or self._beyond_forecast()
 
-    def _beyond_forecast(self) -> _Chunk | None:
-        """The next chunk of a request whose forecast promises nothing more: the tokens are of no use to any other.
+    def _beyond_forecast(self) -> Chunk | None:
+        """The next chunk of a request whose forecast promises nothing more. No other request has a use for the tokens.
 
-        First answers that are longer than their forecast allowed, then requests without a chance.
+        Answers that are longer than their forecast allowed come first, then requests without a chance.
         """
         begun = next((place for place in self._batch.so_far if self._waiting[place]), None)
         if begun is None and not self._waiting.any():
             return None
         return self._without_index(int(self._waiting.argmax()) if begun is None else begun)
 
-    def _without_index(self, place: int) -> _Chunk:
+    def _without_index(self, place: int) -> Chunk:
         age = int(self._age[place])
-        return _Chunk(0.0, place, age, int(min(age + self.chunk, self._batch.cap[place])))
+        return Chunk(0.0, place, age, int(min(age + self.chunk, self._batch.cap[place])))
 
     # --- grants --------------------------------------------------------------------------------
 
-    def _work(self, chunk: _Chunk, available: int, continues: bool | None) -> Work | None:
-        """The work of a chunk, if it is affordable. If no work is under way that could return units, it takes
-        what is left."""
+    def _work(self, chunk: Chunk, available: int, continues: bool | None) -> Work | None:
+        """The work of a chunk, or None if it is not affordable. If nothing is in flight, it takes what is left."""
         place, batch = chunk.place, self._batch
         if batch.affordable(place, available) < 1:
             return None
@@ -412,10 +381,10 @@ class Metered:
             work = batch.work(place, grant, so_far=so_far)
         return work if grant > 0 and work.bound <= available else None
 
-    def _grant(self, chunk: _Chunk, available: int, continues: bool | None) -> int:
+    def _grant(self, chunk: Chunk, available: int, continues: bool | None) -> int:
         """The tokens of a chunk, or of the whole answer if it cannot be paused.
 
-        No more than a share of what is not spent, so that others can be served at the same time.
+        It is at most a share of what is not spent, so that others can be served at the same time.
         """
         length = chunk.stop - chunk.age
         if continues is None:
@@ -427,7 +396,7 @@ class Metered:
         if continues:
             if not batch.rates.priced:
                 return min(length, max(self.chunk, min(share, LARGEST_CHUNK)))
-            active = np.array([place])  # a chunk more would pay its prompt again, so this one should be enough
+            active = np.array([place])  # another chunk would pay the prompt again, so this one should be enough
             need = float(self._needs(self._chunks(active, self._age[active]), 1)[0])
             return min(length, max(self.chunk, share, round(_MARGIN * need)))
         if not self._counts:  # whatever is granted will be charged

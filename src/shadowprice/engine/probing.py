@@ -1,8 +1,8 @@
-"""Which requests of an index are probed while they run, and what their probes say (`market.evidence`).
+"""Which requests the index probes while they run, and what their probes say (`market.evidence`).
 
-A probe is a landing after which the answer may be continued: it is sent, charged, kept and restored as one. It is
-compared with the landing before it, of an earlier step. The first probe of a request says nothing: it is worth what
-the second will be worth, less the tokens of both.
+A probe is a landing after which the answer may continue: it is sent, charged, kept and restored like a landing. It is
+compared with the landing of an earlier step. The first probe of a request says nothing by itself: it is worth what the
+second will be worth, less the tokens of both.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from shadowprice.market.gittins import paths
 
 
 class Prober:
-    """Of requests that an index serves."""
+    """Decides on probes of the requests that an index serves."""
 
     def __init__(self, index: Metered, anytime: Anytime) -> None:
         assert anytime.evidence is not None
@@ -23,7 +23,7 @@ class Prober:
         self._latest: dict[int, tuple[int, str | None]] = {}  # by place: the age of the latest landing, and its text
 
     def is_worth(self, place: int, tokens: float) -> bool:
-        """Whether a probe now, which takes so many tokens, is worth them at the price."""
+        """Whether a probe now is worth its `tokens` at the price."""
         index, age = self._index, self._index.batch.age(place)
         step = self._step(place, age)
         price = (index.price or 0.0) * (tokens + float(index.batch.entry([place])[0]))
@@ -42,7 +42,7 @@ class Prober:
         return comes * self._worth(place, step + 1, later) > (1 + comes) * price
 
     def learn(self, place: int, age: int, stated: str | None) -> None:
-        """Takes what a landing stated; None: it did not end."""
+        """Records what a landing stated; None: it did not end."""
         earlier = self._latest.get(place)
         step = self._step(place, age)
         if earlier is not None and step > self._step(place, earlier[0]):
@@ -57,7 +57,7 @@ class Prober:
         return self._evidence.step(age / float(self._index.corrected.tokens[place]))
 
     def _worth(self, place: int, step: int, age: int) -> float:
-        """What it is worth to know whether the probes agree, in a step, at an age."""
+        """What it is worth to know, in this step and at this age, whether the probes agree."""
         if self._evidence.left[step] == 1:
             return 0.0
         plan = self._index.prospects(np.array([place]), np.array([age]))

@@ -1,4 +1,4 @@
-"""The progress of an execution, and how many faults of a server it tolerates."""
+"""The progress of an execution, and which faults of a server it tolerates."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How many faults of a server an execution tolerates.
+    """Which faults of a server an execution tolerates.
 
     patience  seconds that an outage may last before the execution stops
-    pause     seconds before the first repetition; later ones wait twice as long each time
-    exposure  share of the budget that may be taken on the server's word
+    pause     seconds before the first retry; each later one waits twice as long
+    exposure  stop when the grants of failures that the server says cost nothing exceed this share of the budget
     """
 
     patience: float = 300.0
@@ -27,9 +27,12 @@ USUAL = Tolerance()
 class Progress:
     """The progress of an execution, passed to `on_event` whenever something has happened.
 
-    After `stop` nothing more is sent, and what is under way is finished; `stopped` is the reason. `waiting` says what
-    is being waited for, if the server is unavailable. `generating` are the tokens of answers under way, which are not
-    in `spent` yet, as far as the backend knows them.
+    After `stop` nothing more is sent, and what is in flight is finished.
+
+    running     requests in flight
+    waiting     what the execution is waiting for, if the server is unavailable
+    stopped     why it stops early; empty if it does not
+    generating  tokens so far of answers in flight, which are not in `spent` yet, as far as the backend knows
     """
 
     budget: int
@@ -45,7 +48,7 @@ class Progress:
     dropped: dict[str, str] = field(default_factory=dict)  # routes that left, and why
 
     def restart(self) -> None:
-        """For another execution of the same run."""
+        """Prepares for another execution of the same run."""
         self.running, self.generating, self.waiting, self.stopped = 0, 0, "", ""
         self.outcomes.clear()
 

@@ -1,9 +1,9 @@
-"""Clearing in rounds: a policy divides the budget, grants are hard limits, what is not used is divided again.
+"""Clearing in rounds: a policy divides the budget, grants are hard limits, and what is not used is divided again.
 
     reserved accounting     an answer that is cut at its grant is not continued. With `reclaim`, what others did
                             not use is offered to declined requests, until none can pay.
     metered accounting      an answer that is cut at its grant waits, and continues where it stopped if a later
-                            round grants it more; the policy is given what is still expected of it.
+                            round grants it more; the policy gets the forecast of what is left of it.
 
 The paper's CLEAR is policy `clear` without reclaim: one clearing, once.
 """
@@ -51,10 +51,10 @@ class Reserved:
 
     policy, options  how the budget is divided
     reclaim          clear again with what was not used
-    max_tokens       no answer gets more; several samples may have as much each
-    samples          answers that a request may have from its grant, one after the other; a correct one stops
-                     the rest; without one, the first that finished is used, or else the first
-    can_continue     makes the accounting metered: which answers can be continued from a part of them
+    max_tokens       the most tokens that an answer may get; with several samples, each of them
+    samples          the most answers that a request may have from its grant, one after the other. A correct one ends
+                     the request; without one, the first that finished is used, or else the first
+    can_continue     which answers can be continued from a part of them; if given, the accounting is metered
     announce         state the limit in the prompt (TALE)
     """
 
@@ -74,14 +74,14 @@ class Reserved:
         self.policy, self.options = policy, dict(options or {})
         self.reclaim, self.samples, self.announce = reclaim, samples, announce
         self.rounds: list[Round] = []
-        self.first_round: Allocation | None = None  # where the caller has cleared this market before
+        self.first_round: Allocation | None = None  # if the caller has already cleared this market
         self._batch = Batch(max_tokens, attempts, rates, samples, can_continue)
         self._queue: deque[_Turn] = deque()
         self._running = 0
         self._cleared = False
         self._trial: int | None = None  # the request that shows whether the server continues
         self._best: dict[int, _Best] = {}  # of several samples
-        self._left: dict[int, int] = {}  # of the grant of each request, before the piece or sample under way
+        self._left: dict[int, int] = {}  # of the grant of each request, before the piece or sample in flight
 
     @property
     def batch(self) -> Batch:
@@ -101,7 +101,7 @@ class Reserved:
         self._batch.add(requests, forecast)
 
     def adopt(self, other: Metered) -> None:
-        """Takes over the requests of another scheduler, none of which may be under way."""
+        """Takes over the requests of another scheduler, none of which may be in flight."""
         self._batch = other.batch
         self._batch.can_continue = None
         self.rounds = other.rounds
@@ -135,7 +135,7 @@ class Reserved:
                 if unknown and (work.so_far or work.grant < turn.grant):
                     self._trial = turn.place
                 return work
-            # Not affordable: a server generated more than it was granted.
+            # Not affordable, because a server generated more than its grant.
             if self._running:
                 return None
             if self.reclaim:
@@ -177,7 +177,7 @@ class Reserved:
     # --- a round -------------------------------------------------------------------------------
 
     def _others_wait(self) -> bool:
-        """Whether the round is over, or could be: requests that were not granted anything in it wait for the next."""
+        """Whether the round is over, or can be ended for requests that were granted nothing in it."""
         return not self._queue or (self.reclaim and self._batch.unanswered > len(self._queue))
 
     def _clear(self, available: int) -> None:
@@ -195,7 +195,7 @@ class Reserved:
                 self._queue.append(_Turn(place, grant, self._samples_of(place)))
 
     def decide(self, waiting: Sequence[int], age: NDArray[np.int64], available: int) -> NDArray[np.int64]:
-        """A round: tokens for each `waiting` request, which has generated `age` tokens; all 0 if nothing is granted."""
+        """A round: grants for the `waiting` requests, which have generated `age` tokens; all 0 if there are none."""
         if (self._cleared and not self.reclaim) or not len(waiting) or available <= 0:
             return np.zeros(len(waiting), dtype=np.int64)
         batch = self._batch
@@ -214,9 +214,9 @@ class Reserved:
         self._cleared = True
         if self.reclaim and not grants.any():
             grants = self._leftovers(waiting, age, room, available)
-        elif not self.reclaim and "lengths" not in self.options:  # those who know the lengths have their reasons
-            each = [self._cost([place], room[at : at + 1]) for at, place in enumerate(waiting) if batch.rates.priced]
-            costs = np.array(each) if each else room
+        elif not self.reclaim and "lengths" not in self.options:  # policies that know the lengths decline on purpose
+            priced = [self._cost([place], room[i : i + 1]) for i, place in enumerate(waiting) if batch.rates.priced]
+            costs = np.array(priced) if priced else room
             grants = serve_rest(grants, room, costs, available - self._cost(waiting, grants))
         if grants.any():
             admitted, granted = int(np.count_nonzero(grants)), int(self._cost(waiting, grants))
@@ -226,10 +226,10 @@ class Reserved:
     def _leftovers(
         self, waiting: Sequence[int], age: NDArray[np.int64], room: NDArray[np.float64], available: int
     ) -> NDArray[np.int64]:
-        """Grants when the market admits no request: no budget stays idle while requests wait.
+        """Grants if the market admits no request: no budget stays idle while requests wait.
 
-        If that is affordable, every request gets its cap. If not, the shortest forecasts are served, with a margin; the
-        first of them also without the margin, if the rest is enough for its forecast or its cap.
+        Every request gets its cap, if that is affordable. If not, the shortest forecasts are served, with a margin; the
+        first of them also without the margin, if what is left is enough for its forecast or its cap.
         """
         batch = self._batch
         if self._cost(waiting, room) <= available:
@@ -262,7 +262,7 @@ class Reserved:
         batch, grant = self._batch, turn.grant
         so_far = batch.so_far.get(turn.place)
         continues = batch.continues(turn.place)
-        if continues is None:  # a piece, and another that shows whether the server continues
+        if continues is None:  # one of two pieces that show whether the server continues
             grant = min(TRIAL, grant if so_far else -(-grant // 2))
         elif continues and not batch.rates.priced:
             grant = min(grant, LARGEST_CHUNK)
@@ -270,7 +270,7 @@ class Reserved:
             grant = int(min(grant, batch.cap[turn.place] / self.samples))
         body = batch.requests[turn.place].body
         if self.announce:
-            # All parts of an answer are given the same prompt: it states what they may have together.
+            # All parts of an answer get the same prompt: it states the limit of all of them together.
             body = with_limit(body, grant if self.samples > 1 else batch.age(turn.place) + turn.grant)
         if self.samples > 1:
             body = {**body, "seed": turn.sample}
@@ -279,26 +279,27 @@ class Reserved:
     # --- several samples -----------------------------------------------------------------------
 
     def _sampled(self, report: Report) -> Result | None:
-        """Queues the next sample from what is left of the grant; without one, the best sample is the result."""
-        place, sample, found = report.work.place, report.work.sample, report.completion
-        if found is None:
+        """Queues the next sample from what is left of the grant; if there is none, the best sample is the result."""
+        place, sample, answer = report.work.place, report.work.sample, report.completion
+        if answer is None:
             return self._chosen(place) if place in self._best else self._batch.after_error(place)
-        self._keep_best(place, found, report.correct, sample)
-        left = self._left[place] - found.tokens - int(np.ceil(self._batch.entry([place])[0]))
+        self._keep_best(place, answer, report.correct, sample)
+        left = self._left[place] - answer.tokens - int(np.ceil(self._batch.entry([place])[0]))
         if left > 0 and not report.correct and sample + 1 < self.samples:
             self._queue.appendleft(_Turn(place, left, sample + 1))
             return None
         return self._chosen(place)
 
-    def _keep_best(self, place: int, found: Completion, correct: bool | None, sample: int) -> None:
+    def _keep_best(self, place: int, answer: Completion, correct: bool | None, sample: int) -> None:
         """Keeps the better answer, with the flags of all samples."""
         best = self._best.get(place)
         if best is None:
-            self._best[place] = _Best(found, correct, sample + 1)
+            self._best[place] = _Best(answer, correct, sample + 1)
             return
-        better = correct or (best.answer.finish == "length" and found.finish == "stop")
-        answer, verdict = (found, correct) if better else best[:2]
-        self._best[place] = _Best(flagged(answer, *best.answer.flags, *found.flags), verdict, sample + 1)
+        flags = (*best.answer.flags, *answer.flags)
+        if not correct and (best.answer.finish != "length" or answer.finish != "stop"):
+            answer, correct = best.answer, best.correct
+        self._best[place] = _Best(flagged(answer, *flags), correct, sample + 1)
 
     def _samples_of(self, place: int) -> int:
         best = self._best.get(place)

@@ -1,12 +1,13 @@
-"""What a scheduler is: it decides which request generates next, and never waits, reads a clock or touches a disk.
+"""The protocol of a scheduler: it decides which request generates next, and does no I/O.
 
-`execute` drives a scheduler on a real backend, `simulate` the same object over recorded answers:
+It never waits, reads a clock or touches a disk. `execute` drives a scheduler with a real backend, `simulate` drives the
+same object over recorded answers:
 
     while work := scheduler.next(available):     what to send now, with the units to reserve for it
         result = scheduler.done(report)          its result, or None: the request waits again
     scheduler.close()                            nothing more will be sent: the results of the rest
 
-`next` returns None if nothing is worth its price now. While work is under way, that may change with the next `done`.
+`next` returns None if nothing is worth its price now. While work is in flight, that may change with the next `done`.
 """
 
 from __future__ import annotations
@@ -25,21 +26,22 @@ from shadowprice.errors import BackendError, LimitViolated, Refused
 from shadowprice.formats.declined import declined
 from shadowprice.types import Completion, Failure, Forecast, Outcome, Request, Result, Usage
 
-LARGEST_CHUNK = 256  # tokens of an answer that can be continued: a crash loses what is under way, and no more
+LARGEST_CHUNK = 256  # tokens of an answer that can be continued: a crash loses no more than that
 TRIAL = 8  # tokens of each of the two pieces that show whether a server continues a part of an answer
 
 
 class Work(NamedTuple):
-    """Something to send.
+    """A piece of work: something to send.
 
-    place    of the request, in the order in which they were added
-    grant    tokens it may generate
-    bound    the most units it can cost: to be reserved before it is sent
-    body     what is sent: the request's own body, unless the scheduler has something to add
+    place    the number of the request, in the order in which requests were added
+    grant    the most tokens that it may generate
+    bound    the most units that it can cost, to be reserved before it is sent
+    body     what is sent: the request's own body, unless the scheduler adds to it
     so_far   the part of the answer to continue from
     suffix   text to continue with, after `so_far`: asks for the final answer
+    sample   the number of the sample, from 0
     probe    the answer to the suffix is not an answer to the request, and is not graded
-    route    the name of the route that answers; empty where there is only one
+    route    the name of the route that answers; empty if there is only one
     """
 
     place: int
@@ -58,8 +60,8 @@ class Report(NamedTuple):
     """The outcome of a piece of work: a completion or an error, its cost, and the number of attempts.
 
     vote       the final answer, in one form for all answers that agree; None: it has none, or nobody asked
-    attempts   that count: those made while the server was known to be down do not
-    postponed  nothing was generated, in an outage: the same work is to be sent again unless its attempts are used up
+    attempts   without those made while the server was known to be down
+    postponed  nothing was generated because of an outage: the same work is sent again unless its attempts are used up
     """
 
     work: Work
@@ -84,7 +86,7 @@ class Round:
     status: str | None
 
 
-# Whether an answer to a request can be continued from a part of it; None: unknown before it is tried.
+# Says whether the answer to a request can be continued from a part of it; None: unknown until it is tried.
 CanContinue: TypeAlias = Callable[[Request], "bool | None"]
 
 
@@ -105,30 +107,30 @@ class Scheduler(Protocol):
         ...
 
     def charged(self, costs: Mapping[int, int]) -> None:
-        """What an earlier execution was charged for requests without a result, failed attempts included."""
+        """Takes what earlier executions were charged for requests without a result, including failed attempts."""
         ...
 
     def next(self, available: int, avoid: Collection[int] = ()) -> Work | None:
-        """What to send now, for `available` units at most; None: nothing, at least until the next `done`.
+        """What to send now, for at most `available` units; None: nothing until the next `done`.
 
-        Requests at the places of `avoid` have failed just now: others come before them.
+        Requests at the places in `avoid` have just failed: others come before them.
         """
         ...
 
     def done(self, report: Report) -> Result | None:
-        """Takes the outcome of a piece of work. A result ends the request; None: it waits again."""
+        """Takes the outcome of a piece of work. Returns the result of its request, or None if that waits again."""
         ...
 
     def close(self, stopped: str = "") -> Iterable[Result]:
         """The results of all requests that have none yet. `stopped` is why the execution stopped early, if it did.
 
-        Parts of answers become truncated answers unless it was stopped: then a resumed run continues them.
+        Parts of answers become truncated answers, unless it was stopped: a resumed run continues them.
         """
         ...
 
 
 class Feed(Protocol):
-    """Adds work to the scheduler while it is executed; sets `wake` after it did, and after it has ended."""
+    """Adds requests to the scheduler during an execution. Sets `wake` after each addition and when it ends."""
 
     wake: asyncio.Event
 
@@ -143,11 +145,11 @@ class Feed(Protocol):
 
 @dataclass
 class Batch:
-    """The requests of a scheduler and the state of each, by place. It decides nothing: the scheduler does.
+    """The requests of a scheduler and the state of each, by place. It makes no decisions.
 
-    max_tokens    no answer gets more
+    max_tokens    the most tokens that an answer may get
     attempts      at one request since its last answer or part of one, with any outcome
-    samples       answers of a request, each of which may have `max_tokens`
+    samples       answers per request, each of which may have `max_tokens`
     can_continue  which answers can be continued from a part of them; None: none
     """
 
@@ -166,9 +168,9 @@ class Batch:
     unanswered: int = 0
     so_far: dict[int, Completion] = field(default_factory=dict)
     error: dict[int, BackendError] = field(default_factory=dict)  # the latest
-    prompt: list[int] = field(default_factory=list)  # tokens, at most; 0 where they cost nothing
-    restarted: set[int] = field(default_factory=set)  # answered in one go, because their parts could not be continued
-    postponed: set[int] = field(default_factory=set)  # their latest error is an outage
+    prompt: list[int] = field(default_factory=list)  # bounds, in tokens; 0 if prompts cost nothing
+    restarted: set[int] = field(default_factory=set)  # answered in a single request: their parts cannot be continued
+    postponed: set[int] = field(default_factory=set)  # requests whose latest error is an outage
 
     def add(self, requests: Sequence[Request], forecast: Forecast) -> None:
         n = len(requests)
@@ -190,7 +192,7 @@ class Batch:
         return len(self.requests)
 
     def age(self, place: int) -> int:
-        """Tokens generated of an answer that waits."""
+        """The tokens that an answer has so far."""
         part = self.so_far.get(place)
         return part.tokens if part else 0
 
@@ -213,7 +215,7 @@ class Batch:
         return Work(place, request, grant, bound, request.body if body is None else body, so_far, suffix, sample, probe)
 
     def affordable(self, place: int, units: int) -> int:
-        """Tokens that the next part of an answer can be granted for `units`."""
+        """The largest grant of the next part of an answer for `units`."""
         return self.rates.limit(self.prompt[place] + self.age(place), units) if self.rates.priced else units
 
     def entry(self, places: Sequence[int]) -> Array:
@@ -225,7 +227,7 @@ class Batch:
     # --- continuing
 
     def continues(self, place: int) -> bool | None:
-        """Whether an answer can be continued from a part of it; None: unknown before it is tried."""
+        """Whether an answer can be continued from a part of it; None: unknown until it is tried."""
         if self.can_continue is None or place in self.restarted:
             return False
         return self.can_continue(self.requests[place])
@@ -235,9 +237,9 @@ class Batch:
         return place in self.so_far and self.continues(place) is False
 
     def start_over(self, place: int) -> bool:
-        """Drops a part that cannot be continued, if it is short: the answer is then generated in one go.
+        """Drops a part that cannot be continued, if it is short: the answer is then generated in a single request.
 
-        Only once per request: otherwise parts might be paid for and dropped until the budget is spent.
+        This happens only once per request: otherwise parts might be paid for and dropped until the budget is spent.
         """
         if place in self.restarted or self.age(place) > 2 * TRIAL:
             return False
@@ -263,14 +265,14 @@ class Batch:
             (self.postponed.add if report.postponed else self.postponed.discard)(place)
 
     def is_postponed(self, report: Report) -> bool:
-        """Whether the same work is to be sent again, with its grant."""
+        """Whether the same work is sent again with the same grant."""
         return report.postponed and self.tries[report.work.place] < self.attempts
 
     def after_error(self, place: int) -> Result | None:
-        """The result of a request after an error if another attempt would not help; None: it waits."""
+        """The result of a request after an error if another attempt would not help; None: it waits again."""
         error = self.error[place]
         if isinstance(error, Refused):
-            # The code, or what is known since this attempt, shows that the part of an answer cannot be continued.
+            # The code, or what was learned since this attempt, says that the part of an answer cannot be continued.
             stuck = error.code == "not_continued" or self.continues(place) is False
             return None if place in self.so_far and stuck and self.start_over(place) else self._failed(place)
         return self._failed(place) if self.tries[place] >= self.attempts else None
@@ -293,13 +295,11 @@ class Batch:
                 yield self.answered(place, flagged(part, "not_continued") if self.is_stuck(place) else part)
             elif error is not None and (stopped or place not in self.postponed):
                 yield self._failed(place)
-            else:  # never sent, or in an outage and not again
-                yield self._unanswered(
-                    place, "declined", declined(request.id, self.forecast, place, price).failure
-                )  # fmt: skip
+            else:  # never sent, or only in an outage
+                yield self._unanswered(place, "declined", declined(request.id, self.forecast, place, price).failure)
 
     def restore(self, place: int, state: Result | Completion) -> None:
-        """A result, or one more part of an answer."""
+        """Takes a result, or one more part of an answer."""
         if isinstance(state, Result):
             self.cost[place], self.usage[place] = state.cost, state.usage
             self._end(place, state)
@@ -308,7 +308,7 @@ class Batch:
             self.paid(place, state)
 
     def charged(self, costs: Mapping[int, int]) -> None:
-        """Replaces the costs that were added up from parts by what the ledger says."""
+        """Replaces costs that were added up from parts by those of the ledger."""
         for place, units in costs.items():
             self.cost[place] = units
 
@@ -352,6 +352,6 @@ def flagged(part: Completion, *flags: str) -> Completion:
 def is_over(part: Completion, grant: int, tokens: int, cap: float) -> bool:
     """Whether an answer of `tokens` ends with this part, for which `grant` tokens were granted.
 
-    A server that stops below its limit has ended the answer.
+    If a server stops below the limit, the answer has ended.
     """
     return part.finish == "stop" or part.tokens < grant or tokens >= cap

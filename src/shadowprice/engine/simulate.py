@@ -1,4 +1,4 @@
-"""A scheduler over recorded answers: the same decisions as live, without a server, a disk or a clock."""
+"""Drives a scheduler over recorded answers: the same decisions as in a run, without a server, a disk or a clock."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from shadowprice.types import Completion, Result
 class Outcome:
     """The outcome of a simulation: what was sent, and the results, both in order.
 
-    `rest` has the results of the requests that were left at the end; iterating over it closes the scheduler.
+    `rest` has the results of the requests that have none at the end; iterating over it closes the scheduler.
     """
 
     budget: int
     spent: int = 0
     work: list[Work] = field(default_factory=list)
-    found: list[Completion] = field(default_factory=list)  # the answer to each
+    found: list[Completion] = field(default_factory=list)  # the answer to each piece of work
     results: list[Result] = field(default_factory=list)
     rest: Iterable[Result] = ()
 
@@ -36,20 +36,22 @@ def simulate(
 ) -> Outcome:
     """Drives `scheduler` until nothing is worth its price, one piece of work at a time.
 
-    `answer` is the recorded answer to a piece of work, `correct` whether an answer that ended is correct, `vote` what
-    it votes for. `rates` may be given by route.
+    answer   returns the recorded answer to a piece of work
+    correct  returns whether an answer that ended is correct
+    vote     returns what an answer that ended votes for
+    rates    may be given by route
     """
     outcome = Outcome(budget)
     while work := scheduler.next(budget - outcome.spent):
-        found = answer(work)
-        cost = (rates if isinstance(rates, Rates) else rates[work.route]).cost(found.usage)
+        part = answer(work)
+        cost = (rates if isinstance(rates, Rates) else rates[work.route]).cost(part.usage)
         assert cost <= work.bound <= budget - outcome.spent, f"{work.request.id}: {cost} units, {work.bound} reserved"
         outcome.spent += cost
         outcome.work.append(work)
-        outcome.found.append(found)
-        graded = correct(work, found) if correct and found.finish == "stop" else None
-        said = vote(work, found) if vote and found.finish == "stop" else None
-        if result := scheduler.done(Report(work, cost, found, correct=graded, vote=said)):
+        outcome.found.append(part)
+        graded = correct(work, part) if correct and part.finish == "stop" else None
+        voted = vote(work, part) if vote and part.finish == "stop" else None
+        if result := scheduler.done(Report(work, cost, part, correct=graded, vote=voted)):
             outcome.results.append(result)
     outcome.rest = scheduler.close()
     return outcome

@@ -1,8 +1,8 @@
-"""What the scheduler of routes knows of a route, of a request that waits for it, and of an answer at hand."""
+"""What `engine.routed` knows of a route, of a request that waits for it, and of an answer that it has."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from shadowprice.arrays import Array
 from shadowprice.formats.routes import Route
-from shadowprice.shape import Shape
 from shadowprice.types import Completion, Forecast
 
 FIRST_LESSON = 24  # answers of a route that have ended, before its forecasts are corrected
@@ -27,7 +26,7 @@ class Turn(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """An answer at hand, and the chance that it is correct."""
+    """An answer that a request has, and the chance that it is correct."""
 
     answer: Completion
     correct: bool | None
@@ -37,7 +36,7 @@ class Kept(NamedTuple):
 
     @property
     def worth(self) -> tuple[float, bool]:
-        """Of two answers the likelier one; a part of an answer is worth less than a wrong one."""
+        """Orders answers by their chance; at the same chance a whole answer comes before a part of one."""
         return self.chance, self.answer.finish == "stop"
 
 
@@ -47,7 +46,7 @@ class Site:
 
     route: Route
     forecast: Forecast
-    revised: Forecast  # what revisers start from, and what they found
+    revised: Forecast  # what revisers start from, with their revisions
     cap: Array  # tokens that its context and the caller leave for an answer; 0: not for this request
     age: NDArray[np.int64]  # of answers that ended or were cut here
     ended: NDArray[np.bool_]
@@ -60,25 +59,13 @@ class Site:
     units: int = 0
 
     def expected_share(self) -> float:
-        """Tokens of a prompt as a share of their bound; earlier ones count like one of a thousand tokens."""
+        """The expected tokens of a prompt as a share of their bound; the prior counts as a bound of 1000 tokens."""
         return (self.read + _PROMPT * 1000) / (self.read_bound + 1000)
 
 
 def replace_solve(forecast: Forecast, solve: Array) -> Forecast:
     """The same lengths with other chances."""
-    return _shaped(forecast, forecast.shape, solve)
-
-
-def _shaped(forecast: Forecast, shape: Shape | None, solve: Array | None = None) -> Forecast:
-    return Forecast(
-        forecast.tokens,
-        forecast.spread,
-        forecast.solve if solve is None else solve,
-        forecast.tail,
-        forecast.solved_tokens,
-        forecast.solved_spread,
-        shape,
-    )
+    return replace(forecast, solve=solve)
 
 
 def solve_of(forecast: Forecast, place: int) -> float:
@@ -86,6 +73,10 @@ def solve_of(forecast: Forecast, place: int) -> float:
 
 
 def with_one(forecast: Forecast, place: int, one: Forecast) -> Forecast:
-    """The forecast with that of one request replaced; all keep the shape, which a forecast has once."""
-    parts = [forecast.take(range(place)), _shaped(one, forecast.shape), forecast.take(range(place + 1, len(forecast)))]
+    """The forecast with that of one request replaced. The shape stays: a forecast has one for all requests."""
+    parts = [
+        forecast.take(range(place)),
+        replace(one, shape=forecast.shape),
+        forecast.take(range(place + 1, len(forecast))),
+    ]
     return Forecast.joined([part for part in parts if len(part)])

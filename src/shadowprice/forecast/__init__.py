@@ -51,10 +51,10 @@ _SCOUT = _kind("scout", "ScoutForecaster")
 def load(folder: str | os.PathLike[str]) -> Forecaster:
     """The forecaster in a folder, of any kind."""
     kind, _ = description(folder)
-    made = KINDS.get(kind) or (_SCOUT if kind == "scout" else None)
-    if made is None:
+    class_of_kind = KINDS.get(kind) or (_SCOUT if kind == "scout" else None)
+    if class_of_kind is None:
         raise InputError(f"a forecaster of unknown kind {kind!r}", path=folder, fix="update shadowprice")
-    return made().load(folder)
+    return class_of_kind().load(folder)
 
 
 def default() -> Forecaster:

@@ -216,12 +216,12 @@ def _logistic(x: Array, correct: NDArray[np.bool_]) -> tuple[float, float]:
     """Shift and slope of the log odds, with normal priors around 0 and 1: Newton's method."""
     design = np.column_stack([np.ones_like(x), x])
     prior, precision = np.array([0.0, 1.0]), np.diag([_ODDS_SHIFT_SD**-2, _ODDS_SLOPE_SD**-2])
-    found = prior.copy()
+    weights = prior.copy()
     for _ in range(25):
-        p = expit(design @ found)
-        gradient = design.T @ (correct - p) - precision @ (found - prior)
-        found += np.clip(np.linalg.solve((design.T * (p * (1 - p))) @ design + precision, gradient), -1.0, 1.0)
-    return float(found[0]), float(np.clip(found[1], 0.0, 3.0))
+        p = expit(design @ weights)
+        gradient = design.T @ (correct - p) - precision @ (weights - prior)
+        weights += np.clip(np.linalg.solve((design.T * (p * (1 - p))) @ design + precision, gradient), -1.0, 1.0)
+    return float(weights[0]), float(np.clip(weights[1], 0.0, 3.0))
 
 
 def _quantile(values: Array, censored: NDArray[np.bool_], p: float) -> float:

@@ -33,19 +33,19 @@ def remaining(forecast: Forecast, age: ArrayLike) -> Forecast:
     begun = np.broadcast_to(past > 0, (n,))
     if not begun.any():
         return forecast
-    some, past = forecast.take(begun), np.broadcast_to(past, (n,))[begun]
-    if some.shape is not None:
-        return _remaining_of_shape(forecast, some, some.shape, past, begun)
-    alive = _survival(past, some.tokens, some.spread, some.tail)
-    correct_to_come = some.solve * _survival(past, some.solved_tokens, some.solved_spread, some.tail)
+    part, past = forecast.take(begun), np.broadcast_to(past, (n,))[begun]
+    if part.shape is not None:
+        return _remaining_of_shape(forecast, part, part.shape, past, begun)
+    alive = _survival(past, part.tokens, part.spread, part.tail)
+    correct_to_come = part.solve * _survival(past, part.solved_tokens, part.solved_spread, part.tail)
     with np.errstate(divide="ignore", invalid="ignore"):  # 0 / 0: older than any answer, so that nothing is known
-        solve = np.where(alive > 0, correct_to_come / alive, some.solve)
+        solve = np.where(alive > 0, correct_to_come / alive, part.solve)
     return Forecast(
-        _replaced(forecast.tokens, begun, _median_left(past, some.tokens, some.spread, some.tail)),
+        _replaced(forecast.tokens, begun, _median_left(past, part.tokens, part.spread, part.tail)),
         forecast.spread,
         _replaced(forecast.solve, begun, np.clip(solve, 0.0, 1.0)),
         forecast.tail,
-        _replaced(forecast.solved_tokens, begun, _median_left(past, some.solved_tokens, some.solved_spread, some.tail)),
+        _replaced(forecast.solved_tokens, begun, _median_left(past, part.solved_tokens, part.solved_spread, part.tail)),
         forecast.solved_spread,
     )
 
@@ -86,6 +86,6 @@ def _median_left(age: Array, median: Array, spread: Array, tail: Array | None) -
 
 
 def _replaced(values: Array, where: NDArray[np.bool_], new: Array) -> Array:
-    found = np.broadcast_to(values, where.shape).copy()
-    found[where] = new
-    return found
+    merged = np.broadcast_to(values, where.shape).copy()
+    merged[where] = new
+    return merged

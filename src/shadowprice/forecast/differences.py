@@ -140,11 +140,11 @@ def _chance(level: Array, own: Array, base: Array, slopes: Array, weights: Array
 
 def _left_out(sample: _Sample, fold: NDArray[np.intp], scale: tuple[float, float]) -> Array:
     """The chances of every question by a fit to the other folds."""
-    found = np.zeros(sample.own.shape)
+    chances = np.zeros(sample.own.shape)
     for each in range(_FOLDS):
         out = fold == each
-        found[out] = _chance(sample.level[out], sample.own[out], *_fitted(sample.take(~out), scale))
-    return found
+        chances[out] = _chance(sample.level[out], sample.own[out], *_fitted(sample.take(~out), scale))
+    return chances
 
 
 def _error_of_differences(error: Array) -> float:
@@ -181,12 +181,12 @@ def _fitted(sample: _Sample, scale: tuple[float, float]) -> tuple[Array, Array, 
     x = [np.column_stack([np.ones_like(level), level, sample.own[:, model]]) for model in range(models)]
     precision = np.array([*[_BASE_SD**-2, scale[0] ** -2, scale[1] ** -2] * models, _SLOPE_SD**-2])
     prior = np.array([*[0.0] * (3 * models), 1.0])
-    found = prior.copy()
+    weights = prior.copy()
     for _ in range(_STEPS):
-        gradient, curvature = -precision * (found - prior), np.diag(precision)
+        gradient, curvature = -precision * (weights - prior), np.diag(precision)
         for model, (own_part, design) in enumerate(zip(at, x, strict=True)):
             known = graded[:, model]
-            p = expit(np.clip(design @ found[own_part] + found[-1] * level, -30.0, 30.0))
+            p = expit(np.clip(design @ weights[own_part] + weights[-1] * level, -30.0, 30.0))
             error = np.where(known, sample.correct[:, model] - p, 0.0)
             weight = np.where(known, p * (1 - p), 0.0)
             gradient[own_part] += design.T @ error
@@ -197,8 +197,8 @@ def _fitted(sample: _Sample, scale: tuple[float, float]) -> tuple[Array, Array, 
             curvature[-1, own_part] += crossed
             curvature[-1, -1] += level @ (weight * level)
         step = np.clip(np.linalg.solve(curvature, gradient), -1.0, 1.0)
-        found += step
+        weights += step
         if np.abs(step).max() < 1e-8:
             break
-    each = found[:-1].reshape(models, 3)
-    return each[:, 0], found[-1] + each[:, 1], each[:, 2]
+    by_model = weights[:-1].reshape(models, 3)
+    return by_model[:, 0], weights[-1] + by_model[:, 1], by_model[:, 2]

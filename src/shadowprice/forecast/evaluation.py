@@ -230,14 +230,14 @@ def _range(
     count = _count(number)
     if count < 2:
         return None
-    random, found = np.random.default_rng(seed), np.zeros(0)
+    random, samples = np.random.default_rng(seed), np.zeros(0)
     at_once = max(1, 2**14 // number.size)  # rows that fit into a processor's cache
-    while found.size < resamples:
-        drawn = random.integers(count, size=(min(at_once, resamples - found.size), count))
+    while samples.size < resamples:
+        drawn = random.integers(count, size=(min(at_once, resamples - samples.size), count))
         times = _totals(drawn, np.ones(drawn.shape), count)
-        found = np.append(found, measure(times[:, number]))
-    found = found[~np.isnan(found)]
-    return (float(np.quantile(found, 0.025)), float(np.quantile(found, 0.975))) if found.size else None
+        samples = np.append(samples, measure(times[:, number]))
+    samples = samples[~np.isnan(samples)]
+    return (float(np.quantile(samples, 0.025)), float(np.quantile(samples, 0.975))) if samples.size else None
 
 
 def _ratio(part: Array, whole: Array) -> Array:

@@ -65,14 +65,14 @@ def bent(shape: Shape, z: Array, ended: Mask, solve: Array, strength: float) -> 
     expected = (at_risk * (correct * steps[0] + wrong * steps[1]) / np.maximum(correct + wrong, 1e-300)).sum(axis=0)
     seen = at_risk.sum(axis=0)
     usual = expected / np.maximum(seen, 1e-12)
-    found = np.bincount(place.astype(np.intp)[ended], minlength=COUNT - 1)
+    endings = np.bincount(place.astype(np.intp)[ended], minlength=COUNT - 1)
     known = usual > 1e-12
-    ratio = np.where(known, (found + strength * usual) / ((seen + strength) * np.where(known, usual, 1.0)), 1.0)
+    ratio = np.where(known, (endings + strength * usual) / ((seen + strength) * np.where(known, usual, 1.0)), 1.0)
     return Shape(_cumulative(steps[0] * ratio), _cumulative(steps[1] * ratio))
 
 
 def _rates(z: Array, cut: Mask, weight: Array, usual: Array, strength: float) -> Array:
-    """By step, the hazards of answers of which each counts with its weight."""
+    """The hazards by step, of weighted answers."""
     place = np.clip((z - FIRST) / STEP, 0.0, COUNT - 1 - 1e-9)
     step = place.astype(np.intp)
     ended = np.bincount(step[~cut], weight[~cut], minlength=COUNT - 1)

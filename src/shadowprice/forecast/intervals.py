@@ -28,7 +28,7 @@ def quantile(forecast: Forecast, p: ArrayLike) -> Array:
 
 
 def chance_within(forecast: Forecast, tokens: ArrayLike) -> Array:
-    """The chance that an answer has at most so many tokens: the inverse of `quantile`."""
+    """The chance that an answer has at most this many tokens: the inverse of `quantile`."""
     if forecast.shape is None:
         return _law(forecast).value(tokens)
     with np.errstate(divide="ignore"):  # 0 tokens: no answer

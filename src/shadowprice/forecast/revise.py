@@ -91,7 +91,7 @@ class Evidence:
         return known
 
     def take(self, who: Sequence[int] | NDArray[np.intp] | NDArray[np.bool_]) -> Evidence:
-        return Evidence(*(getattr(self, each.name)[who] for each in fields(self)))
+        return Evidence(*(getattr(self, column.name)[who] for column in fields(self)))
 
     @classmethod
     def from_traces(cls, prompts: Sequence[str], traces: Sequence[Trace]) -> Evidence:
@@ -143,7 +143,7 @@ class _Weights:
         shift = np.clip(x @ self.length, -6.0, 6.0)
         solve = expit(np.clip(_odds(forecast) + x @ self.odds, -8.0, 8.0))
         tokens, solved = (
-            np.clip(each * np.exp(shift), 1.0, 2.0**24) for each in (forecast.tokens, forecast.solved_tokens)
+            np.clip(lengths * np.exp(shift), 1.0, 2.0**24) for lengths in (forecast.tokens, forecast.solved_tokens)
         )
         return Forecast(tokens, forecast.spread, solve, forecast.tail, solved, forecast.solved_spread, forecast.shape)
 
@@ -154,7 +154,10 @@ class _Weights:
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Self:
         arrays = [np.asarray(record[name], dtype=np.float64) for name in ("centre", "scale", "length", "odds")]
-        if any(each.shape != (_COLUMNS,) or not np.isfinite(each).all() for each in arrays) or (arrays[1] <= 0).any():
+        if (
+            any(array.shape != (_COLUMNS,) or not np.isfinite(array).all() for array in arrays)
+            or (arrays[1] <= 0).any()
+        ):
             raise ValueError("not a reviser")
         centre, scale, length, odds = arrays
         return cls(centre, scale, length, odds, Calibration.from_dict(record["calibration"]))
@@ -177,14 +180,14 @@ class Reviser:
         if not len(forecast) == len(evidence) == len(traces):
             sizes = f"{len(forecast)} forecasts, {len(evidence)} answers as evidence, {len(traces)} traces"
             raise InputError(f"one of each per request is needed: {sizes}")
-        some = np.flatnonzero(evidence.known)
-        if some.size < FEWEST:
-            problem = f"{some.size} questions have answers of both models, {FEWEST} are needed"
+        rows = np.flatnonzero(evidence.known)
+        if rows.size < FEWEST:
+            problem = f"{rows.size} questions have answers of both models, {FEWEST} are needed"
             raise InputError(problem, fix="give traces that share questions")
-        ended = some[evidence.cut[some] == 0]
-        limit = np.random.default_rng(0).permutation(evidence.tokens[some])  # independent of the answer's own length
-        longer = evidence.tokens[some] > limit
-        cut = some[longer]
+        ended = rows[evidence.cut[rows] == 0]
+        limit = np.random.default_rng(0).permutation(evidence.tokens[rows])  # independent of the answer's own length
+        longer = evidence.tokens[rows] > limit
+        cut = rows[longer]
         stopped = Evidence(limit[longer], 1.0, evidence.log_prob[cut], evidence.agreement[cut])
         pairs = ((ended, evidence.take(ended)), (cut, stopped))
         of_ended, of_cut = (
@@ -240,18 +243,18 @@ def revisers_of(
     answers    of every model to each question; None: it has none
     """
     models, n = range(len(answers)), len(answers[0])
-    evidence = [_of(some) for some in answers]
-    grades = np.array([[grade(trace) for trace in some] for some in answers])
+    evidence = [_of(of_model) for of_model in answers]
+    grades = np.array([[grade(trace) for trace in of_model] for of_model in answers])
 
     def fitted(one: int, other: int, who: NDArray[np.intp]) -> Reviser | None:
-        some = [at for at in who.tolist() if answers[other][at] is not None and evidence[one].known[at]]
-        traces = [trace for at in some if (trace := answers[other][at]) is not None]
+        both = [at for at in who.tolist() if answers[other][at] is not None and evidence[one].known[at]]
+        traces = [trace for at in both if (trace := answers[other][at]) is not None]
         return (
-            Reviser.fit(forecasts[other].take(some), evidence[one].take(some), traces) if len(some) >= FEWEST else None
+            Reviser.fit(forecasts[other].take(both), evidence[one].take(both), traces) if len(both) >= FEWEST else None
         )
 
     everything: NDArray[np.intp] = np.arange(n, dtype=np.intp)
-    found = {(one, other): fitted(one, other, everything) for one in models for other in models}
+    revisers = {(one, other): fitted(one, other, everything) for one in models for other in models}
     half = folds(everything, 2)
     trust = {}
     for one in models:
@@ -259,13 +262,13 @@ def revisers_of(
         for other in models:
             for each in range(2):
                 out = np.flatnonzero(half == each)
-                if found[one, other] and (reviser := fitted(one, other, np.flatnonzero(half != each))):
+                if revisers[one, other] and (reviser := fitted(one, other, np.flatnonzero(half != each))):
                     chance[other, out] = reviser.chance(forecasts[other].take(out), evidence[one].take(out))
         usable = evidence[one].known & (evidence[one].cut == 0)
         for other in models:
             gain, gained = chance[other] - chance[one], grades[other] - grades[one]
             trust[one, other] = 1.0 if one == other else _trust(gain[usable], gained[usable])
-    return {pair: replace(reviser, trust=trust[pair]) for pair, reviser in found.items() if reviser is not None}
+    return {pair: replace(reviser, trust=trust[pair]) for pair, reviser in revisers.items() if reviser is not None}
 
 
 def _of(answers: Sequence[Trace | None]) -> Evidence:

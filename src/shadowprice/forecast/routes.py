@@ -71,17 +71,17 @@ def train_routes(
     names = {model: folder_name(model) for model in by_model}
     if len(set(names.values())) < len(names):
         raise InputError("two models have the same name but for its punctuation", fix="rename one in its traces")
-    for model, some in by_model.items():
-        if (found := int(questions_of(some).max()) + 1) < FEWEST_QUESTIONS:
-            problem = f"model {model!r:.60}: {found} questions, {FEWEST_QUESTIONS} are needed"
+    for model, of_model in by_model.items():
+        if (questions := int(questions_of(of_model).max()) + 1) < FEWEST_QUESTIONS:
+            problem = f"model {model!r:.60}: {questions} questions, {FEWEST_QUESTIONS} are needed"
             raise InputError(problem, fix="give more traces of it")
     place = Path(out)
     if place.exists() and any(place.iterdir()) and not (place / REVISERS).exists():
         raise InputError("holds something other than forecasters of routes", path=out, fix="name a new folder")
     place.mkdir(parents=True, exist_ok=True)
-    for model, some in by_model.items():
-        progress(f"{model}: training on {sizes(some)}")
-        TextForecaster().fit(some).save(place / names[model])
+    for model, of_model in by_model.items():
+        progress(f"{model}: training on {sizes(of_model)}")
+        TextForecaster().fit(of_model).save(place / names[model])
     progress("what an answer of one model says about another")
     halves = _halves(by_model)
     for model, half in halves.items():
@@ -103,11 +103,11 @@ class _Half:
 
 def _halves(by_model: Mapping[str, Sequence[Trace]]) -> dict[str, _Half]:
     found = {}
-    for model, some in by_model.items():
-        later = held_out(some, 0.5)
-        first = [trace for trace, out in zip(some, later, strict=True) if not out]
+    for model, of_model in by_model.items():
+        later = held_out(of_model, 0.5)
+        first = [trace for trace, out in zip(of_model, later, strict=True) if not out]
         seen: dict[str, Trace] = {}
-        for trace, out in zip(some, later, strict=True):
+        for trace, out in zip(of_model, later, strict=True):
             if out and trace.tokens > 0:
                 seen.setdefault(question_key(trace.prompt), trace)
         if int(questions_of(first).max(initial=-1)) + 1 >= FEWEST_QUESTIONS and seen:
@@ -128,8 +128,10 @@ def _between(halves: Mapping[str, _Half], names: Mapping[str, str]) -> dict[str,
         forecasts = differences.apply(forecasts)
     answers = [[half.traces.get(key) for key in prompts] for half in halves.values()]
     models = [names[model] for model in halves]
-    found = revisers_of(forecasts, answers)
-    pairs = [{"from": models[one], "to": models[other], **each.to_dict()} for (one, other), each in found.items()]
+    revisers = revisers_of(forecasts, answers)
+    pairs = [
+        {"from": models[one], "to": models[other], **reviser.to_dict()} for (one, other), reviser in revisers.items()
+    ]
     known = differences and {"models": models, **differences.to_dict()}
     return {"differences": known, "pairs": pairs}
 
@@ -141,7 +143,7 @@ def _correlation(by_model: Mapping[str, Sequence[Trace]]) -> float | None:
         for trace in some:
             if trace.correct is not None:
                 answers[model, question_key(trace.prompt)].append(trace.correct)
-    several = [each for each in answers.values() if len(each) > 1]
+    several = [grades for grades in answers.values() if len(grades) > 1]
     return correlation_of(several) if len(several) >= FEWEST else None
 
 
@@ -162,7 +164,7 @@ def load_revisers(folder: str | os.PathLike[str]) -> dict[tuple[str, str], Revis
     """By the folder names of two models: what an answer of the first says about the second; none without a file."""
     try:
         pairs = _record(folder).get("pairs", [])
-        return {(str(each["from"]), str(each["to"])): Reviser.from_dict(each) for each in pairs}
+        return {(str(pair["from"]), str(pair["to"])): Reviser.from_dict(pair) for pair in pairs}
     except (ValueError, KeyError, TypeError, AttributeError):
         raise _damaged(folder) from None
 
@@ -221,12 +223,12 @@ def load_agreement(folder: str | os.PathLike[str]) -> float | None:
 
 def _load_share(folder: str | os.PathLike[str], name: str) -> float | None:
     try:
-        found = _record(folder).get(name)
-        if found is not None and not 0 <= found <= 1:
+        value = _record(folder).get(name)
+        if value is not None and not 0 <= value <= 1:
             raise ValueError
     except (ValueError, TypeError, AttributeError):
         raise _damaged(folder) from None
-    return None if found is None else float(found)
+    return None if value is None else float(value)
 
 
 def _record(folder: str | os.PathLike[str]) -> Any:

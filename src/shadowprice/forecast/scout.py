@@ -67,12 +67,14 @@ class ScoutAnswers:
         """
         answers = [self._first.get(question_key(text)) for text in texts]
         outcome = [
-            np.nan if each is None or each.correct is None or each.truncated else (1.0 if each.correct else -1.0)
-            for each in answers
+            np.nan
+            if answer is None or answer.correct is None or answer.truncated
+            else (1.0 if answer.correct else -1.0)
+            for answer in answers
         ]
         return Evidence(
-            [np.nan if each is None else float(each.tokens) for each in answers],
-            [float(each is not None and each.truncated) for each in answers],
+            [np.nan if answer is None else float(answer.tokens) for answer in answers],
+            [float(answer is not None and answer.truncated) for answer in answers],
             agreement=outcome,
         )
 
@@ -92,9 +94,9 @@ class ScoutForecaster(Forecaster):
         if answers.model != self.scout:
             problem = f"answers of {answers.model!r:.60}, but the forecaster was trained with {self.scout!r:.60}"
             raise InputError(problem, path=answers.path, fix="give answers of that model, or train again with this one")
-        found = copy(self)
-        found._answers, found._found = answers, 0
-        return found
+        copied = copy(self)
+        copied._answers, copied._found = answers, 0
+        return copied
 
     def fit(self, traces: Sequence[Trace]) -> Self:
         raise InputError("this forecaster is trained with a scout", fix="use train --scout")

@@ -45,12 +45,12 @@ class SharedText:
 
     def strip_requests(self, requests: Sequence[Request]) -> Sequence[Request]:
         texts = [request.text for request in requests]
-        found = self.strip(texts)
-        if found == texts:
+        stripped = self.strip(texts)
+        if stripped == texts:
             return requests
         return [
             request if text == request.text else replace(request, text=text)
-            for request, text in zip(requests, found, strict=True)
+            for request, text in zip(requests, stripped, strict=True)
         ]
 
     def strip(self, texts: Sequence[str]) -> list[str]:
@@ -82,10 +82,10 @@ class WithoutTemplate:
         before, _, after = template.partition(PLAIN)
         self._predictor, self._after = predictor, after.strip()
         self.anytime = getattr(predictor, "anytime", None)
-        self._before = [each.strip() for each in (system or "", before) if each.strip()]
+        self._before = [text.strip() for text in (system or "", before) if text.strip()]
 
     def predict(self, requests: Sequence[Request]) -> Forecast:
-        return self._predictor.predict([replace(each, text=self._question(each.text)) for each in requests])
+        return self._predictor.predict([replace(request, text=self._question(request.text)) for request in requests])
 
     def _question(self, text: str) -> str:
         rest = text.strip()
@@ -125,8 +125,8 @@ def _shared_prefix(texts: list[str]) -> str:
 def _whole_prefix(shared: str) -> str:
     """As much of it as ends with a sentence, a line or a label."""
     end = 0
-    for found in _START.finditer(shared):
-        end = found.end()
+    for start in _START.finditer(shared):
+        end = start.end()
     if label := _LABEL.match(shared, end):
         end = label.end()
     return shared[:end] if _WORD.search(shared, 0, end) else ""

@@ -15,14 +15,14 @@ from shadowprice.types import Request
 
 
 class Asked(NamedTuple):
-    """The text of a request, and its correct answer; empty where that is unknown."""
+    """The text of a request, and its correct answer; empty if that is unknown."""
 
     question: str = ""
     gold: str = ""
 
 
 def asked_lines(requests: Iterable[Request], gold: Gold | None = None) -> Iterator[bytes]:
-    """A line `{custom_id, question, gold, grader}` per request, the last two only where they are known."""
+    """A line `{custom_id, question, gold, grader}` per request; the last two only if they are known."""
     for request in requests:
         record = {"custom_id": request.id, "question": request.text.encode(errors="replace").decode()}
         if gold and request.id in gold:
@@ -31,7 +31,7 @@ def asked_lines(requests: Iterable[Request], gold: Gold | None = None) -> Iterat
 
 
 def read_asked(path: str | os.PathLike[str]) -> Iterator[tuple[str, Asked]]:
-    """By request, in order; ends where the file is missing or damaged, because it is only used for reports."""
+    """Questions by request, in order. Ends without an error if the file is missing or damaged: only reports use it."""
     if not os.path.isfile(path):
         return
     try:

@@ -1,7 +1,7 @@
 """OpenAI Batch files: JSON lines `{custom_id, method, url, body}`.
 
-Requests are read one line at a time, and a line is never rewritten from its parsed form: a limit is put into its
-text, so that every other byte of it, number formats and escapes included, is what the caller wrote.
+Requests are read one line at a time. A line is never rewritten from its parsed form: a limit is put into its text, so
+every other byte, including number formats and escapes, is what the caller wrote.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from shadowprice.formats.limits import ENDPOINTS, LIMIT_FIELDS
 from shadowprice.types import Request
 
 _FORM = '{"custom_id": ..., "method": "POST", "url": ..., "body": {...}}'
-_MOST = 2**31  # tokens or answers in one request; more is a mistake
+_LARGEST = 2**31  # tokens or answers in one request; more is a mistake
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +140,8 @@ def _whole(body: Mapping[str, Any], field: str) -> int | None:
     value = body.get(field)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST:
-        raise InputError(f"{field} is {value!r}", fix=f"give a whole number from 1 to {_MOST}, or leave it out")
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _LARGEST:
+        raise InputError(f"{field} is {value!r}", fix=f"give a whole number from 1 to {_LARGEST}, or leave it out")
     return value
 
 
@@ -162,22 +162,22 @@ _decode = json.JSONDecoder().raw_decode
 
 
 def with_limit(raw: bytes, field: str, limit: int, *, lower_others: bool = False) -> bytes:
-    """The line with `field` of its body set to `limit`; every other byte as it was.
+    """The line with `field` of its body set to `limit`; every other byte stays.
 
     `lower_others` lowers the other limits in the body too. llama.cpp's `n_predict` is always lowered, because it
-    overrides the others there.
+    overrides the others.
     """
     text = raw.decode()
     body = next(start for key, start, _ in reversed(list(_members(text, 0))) if key == "body")
     others = LIMIT_FIELDS if lower_others else ("n_predict",)
-    found = [
+    present = [
         (key, start, end)
         for key, start, end in _members(text, body)
         if key == field or (key in others and not _is_within(text[start:end], limit))
     ]
-    for _, start, end in reversed(found):
+    for _, start, end in reversed(present):
         text = f"{text[:start]}{limit}{text[end:]}"
-    if field not in (key for key, _, _ in found):
+    if field not in (key for key, _, _ in present):
         comma = "" if text[_after_space(text, body + 1)] == "}" else ", "
         text = f'{text[: body + 1]}"{field}": {limit}{comma}{text[body + 1 :]}'
     return text.encode()

@@ -1,4 +1,4 @@
-"""Files: written completely or not at all, and identified by their hash."""
+"""Writes files completely or not at all, and identifies them by their hash."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def sha256_of(path: str | os.PathLike[str]) -> str:
 
 
 def read_regular(path: str | os.PathLike[str]) -> bytes:
-    """The content of a regular file; InputError for anything else, such as a pipe: opening that could take forever."""
+    """The content of a regular file. InputError for anything else, such as a pipe, which could block forever."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -106,7 +106,7 @@ def _copy(file: IO[bytes], target: Target) -> None:
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
-    """Raises InputError if a file cannot be written there; to be called before the work that produces it."""
+    """Raises InputError if a file cannot be written there. Call it before the work that produces the file."""
     path = os.fspath(path)
     if _mode(path) is None:
         return  # a pipe or a device
@@ -134,14 +134,14 @@ def _mode(target: str) -> int | None:
     if os.path.isdir(target) or target.endswith(os.sep) or not target:
         raise InputError("is a folder", path=target, fix="name a file to write")
     try:
-        found = os.stat(target).st_mode
+        mode = os.stat(target).st_mode
     except FileNotFoundError:
         mask = os.umask(0)
         os.umask(mask)
         return 0o666 & ~mask
     except OSError as error:
         raise _unwritable(target, error) from None
-    return stat.S_IMODE(found) if stat.S_ISREG(found) else None
+    return stat.S_IMODE(mode) if stat.S_ISREG(mode) else None
 
 
 def _unwritable(target: str, error: OSError) -> InputError:
@@ -162,9 +162,9 @@ def write_problem(path: str | os.PathLike[str], error: Exception) -> str:
 
 
 def _space(path: str | os.PathLike[str]) -> int:
-    """Bytes that can be written on its device."""
-    found = os.statvfs(os.path.dirname(os.path.realpath(path)))
-    return found.f_bavail * found.f_frsize
+    """The bytes that are free on the disk of a file."""
+    disk = os.statvfs(os.path.dirname(os.path.realpath(path)))
+    return disk.f_bavail * disk.f_frsize
 
 
 def sync_folder(path: str | os.PathLike[str]) -> None:

@@ -45,10 +45,10 @@ class ForecastTable:
             raise InputError(
                 f"no forecast for custom_id {error.args[0]!r}", path=self.path, fix="add a line for it"
             ) from None
-        found: dict[str, Any] = {name: np.frombuffer(values)[rows] for name, values in self._values.items()}
-        if np.all(found["tail"] == np.inf):
-            del found["tail"]
-        return Forecast(**found, shape=self._shape)
+        columns: dict[str, Any] = {name: np.frombuffer(values)[rows] for name, values in self._values.items()}
+        if np.all(columns["tail"] == np.inf):
+            del columns["tail"]
+        return Forecast(**columns, shape=self._shape)
 
     def _add(self, record: dict[str, Any]) -> None:
         name = record.get("custom_id")

@@ -1,6 +1,6 @@
-"""Questions or requests of a user, from a file in any usual form.
+"""Questions or requests of a user, from a file in any usual format.
 
-    a question a line          questions.txt
+    one question per line      questions.txt
     columns                    questions.csv, questions.tsv
     JSON lines                 {"question": ..., "answer": ..., "id": ...}, or prompt, problem, input, messages
     OpenAI Batch files         {"custom_id": ..., "method": "POST", "url": ..., "body": {...}}
@@ -43,7 +43,7 @@ _SETTINGS = (
     "model", *LIMIT_FIELDS, "n", "temperature", "top_p", "stop", "seed", "presence_penalty", "frequency_penalty",
     "reasoning_effort", "response_format", "tools", "tool_choice",
 )  # fmt: skip
-# Names that often stand for the question or the correct answer, and too often for something else: only suggested.
+# Names that often, but not always, stand for the question or the correct answer: they are only suggested.
 _LIKE_PROMPTS = ("instruction", "query", "text", "task", "user", "content", "request", "sentence", "q")
 _LIKE_GOLDS = (
     "final_answer", "correct_answer", "expected_answer", "ground_truth", "answerkey", "answer_key", "expected",
@@ -67,14 +67,14 @@ class Fields:
 
 @dataclass(frozen=True)
 class Input:
-    """What was found in a file.
+    """The content of a file.
 
-    path        the file, if it is a Batch file; its requests are read from there
-    questions   its questions otherwise
-    understood  what was found, in a line to show
-    gold        correct answers by id, of the questions that have one
-    template    the prompt that questions are put into; `system` goes before it, `model` is asked
-    temperature of requests that state none; None: the server's own
+    path         the file, if it is a Batch file; its requests are read from there
+    questions    its questions otherwise
+    understood   a line that says how the file was understood
+    gold         correct answers by id, for questions that have one
+    template     the prompt that questions are put into; `system` goes before it, `model` is asked
+    temperature  of requests that do not set one; None: the server's
     """
 
     label: str
@@ -104,7 +104,7 @@ class Input:
         return parse_batch(as_batch(requests, self.label), self.label)
 
     def as_questions(self) -> list[Question]:
-        """All as questions without a template; the requests of a Batch file have no correct answer."""
+        """All requests as questions, without a template; those of a Batch file have no correct answer."""
         if self.path is None:
             return self.questions
         lines = (line.request for line in read_batch(self.path, self.label))
@@ -138,7 +138,7 @@ def read_input(
     model: str | None = None,
     temperature: float | None = None,
 ) -> Input:
-    """Read a file; errors name it by `label`. `grader` replaces the graders that rows name; the rest is of `Input`."""
+    """Reads a file. Errors name it by `label`; `grader` replaces the graders of rows; for the rest see `Input`."""
     path, fields = os.fspath(path), fields or Fields()
     label = label or path
     named = [name.casefold() for name in (fields.prompt, fields.gold, fields.id) if name]
@@ -157,7 +157,7 @@ def read_input(
         problem = f"has a field {unfilled}, and a template fills in nothing but {PLAIN}"
         raise InputError(problem, path=label, fix=f"write its content into the questions, and remove {{{unfilled}}}")
     questions = list(_questions(chain([first], rows), columns, grader, label))
-    gold = {each.id: (each.gold, each.grader) for each in questions if each.gold}
+    gold = {question.id: (question.gold, question.grader) for question in questions if question.gold}
     understood = f"{_counted(len(questions), 'question')} from {label}: {columns.in_words(form, questions)}"
     return Input(label, None, questions, understood, gold, template, system, model, temperature)
 
@@ -173,7 +173,7 @@ def rows_as_input(
     model: str | None = None,
     temperature: float | None = None,
 ) -> Input:
-    """The same for rows that were read elsewhere, of a table: questions, or requests where there is a column `body`."""
+    """Does the same for rows of a table: questions, or requests if there is a column `body`."""
     if not rows:
         return Input(label, None, [])
     fields = fields or Fields()
@@ -183,15 +183,15 @@ def rows_as_input(
     else:
         columns = _Columns.of(rows[0], fields, label, line=None)
         questions = list(_questions(enumerate(map(_without_nulls, rows), start=1), columns, grader, label))
-    gold = {each.id: (each.gold, each.grader) for each in questions if each.gold}
+    gold = {question.id: (question.gold, question.grader) for question in questions if question.gold}
     return Input(label, None, questions, "", gold, template, system, model, temperature)
 
 
 def _without_nulls(value: Any) -> Any:
-    """A row without the fields that it does not have: in a table, every row has the fields of all."""
+    """A row without its null fields: in a table every row has the fields of all rows."""
     if isinstance(value, Mapping):
-        return {name: _without_nulls(each) for name, each in value.items() if each is not None}
-    return [_without_nulls(each) for each in value] if isinstance(value, list) else value
+        return {name: _without_nulls(item) for name, item in value.items() if item is not None}
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 def _batch_note(path: str, label: str) -> str | None:
@@ -205,10 +205,10 @@ def _batch_note(path: str, label: str) -> str | None:
         return None if line else ""  # the reader of the file reports what is wrong
     if "body" not in record and (any(name in PROMPTS for name in _names(record)) or not record.keys() & {*_BATCH}):
         return None
-    found = f"{_counted(sum(1 for _ in read_lines(path, label)), 'request')} from {label} (OpenAI Batch)"
+    understood = f"{_counted(sum(1 for _ in read_lines(path, label)), 'request')} from {label} (OpenAI Batch)"
     if isinstance(record.get("custom_id"), int) and not isinstance(record["custom_id"], bool):
-        found += ": custom_id is a number; it is text in the results"
-    return found
+        understood += ": custom_id is a number; it is text in the results"
+    return understood
 
 
 _ONE_LINE = "write each on one line: jq -c . OLD > NEW.jsonl"
@@ -224,7 +224,7 @@ class _Columns:
     grader: str | None = None
     dataset: str | None = None
     others: tuple[str, ...] = ()  # fields of the first row that are not used
-    like_gold: str | None = None  # the one of them that looks like the correct answers, if there are none
+    like_gold: str | None = None  # if no field has the correct answers: one that looks like them
 
     @classmethod
     def of(cls, row: Mapping[str, Any], fields: Fields, label: str, *, line: int | None) -> _Columns:
@@ -257,18 +257,20 @@ class _Columns:
 
     def in_words(self, form: str, questions: list[Question]) -> str:
         """`question -> prompt, answer -> gold (math)`."""
-        found = "a question a line" if form == "text" else f"{self.prompt} -> prompt"
+        understood = "one question per line" if form == "text" else f"{self.prompt} -> prompt"
         if self.gold:
             graders = ", ".join(dict.fromkeys(each.grader for each in questions if each.gold))
             without = sum(not each.gold for each in questions)
-            found += f", {self.gold} -> gold ({graders or 'none given'}{f'; {without:,} without' if without else ''})"
+            understood += (
+                f", {self.gold} -> gold ({graders or 'none given'}{f'; {without:,} without' if without else ''})"
+            )
         settings = dict.fromkeys(name for each in questions for name in each.body or () if name != "messages")
         if settings:
-            found += f", {', '.join(settings)} -> request"
-        return found + (f", {self.id} -> id" if self.id else "") + self._unused()
+            understood += f", {', '.join(settings)} -> request"
+        return understood + (f", {self.id} -> id" if self.id else "") + self._unused()
 
     def _unused(self) -> str:
-        """What the file has besides, with the option that uses it as the correct answers if it looks like them."""
+        """Lists unused fields, with the option to use one as the correct answers if it looks like them."""
         if not self.others:
             return ""
         more = ", ..." if len(self.others) > _UNUSED else ""
@@ -278,7 +280,7 @@ class _Columns:
 
 def _questions(rows: Iterator[Row], columns: _Columns, grader: str | None, label: str) -> Iterator[Question]:
     seen: set[str] = set()
-    made: Counter[str] = Counter()
+    generated: Counter[str] = Counter()
     for number, row in rows:
         try:
             question = _question(row, columns, grader)
@@ -287,7 +289,7 @@ def _questions(rows: Iterator[Row], columns: _Columns, grader: str | None, label
         except InputError as error:
             raise located(error, label, number) from None
         if not question.id:
-            question = replace(question, id=_made_id(question, made, seen))
+            question = replace(question, id=_made_id(question, generated, seen))
         seen.add(question.id)
         yield question
 
@@ -326,7 +328,7 @@ def _prompt(value: Any, name: str) -> tuple[str, dict[str, Any] | None]:
         return value.strip(), None
     if value is None or value == "" or value == [] or isinstance(value, str):
         raise InputError(f"{name} is empty", fix="give every line a question, or remove it")
-    if not isinstance(value, list) or not all(isinstance(each, dict) and each.get("role") for each in value):
+    if not isinstance(value, list) or not all(isinstance(message, dict) and message.get("role") for message in value):
         raise InputError(f"{name} is {value!r:.40}", fix="give a text, or a list of messages with role and content")
     if value[-1]["role"] == "assistant":
         raise InputError(
@@ -352,8 +354,8 @@ def _way_to_questions(row: Mapping[str, Any], *, tabular: bool) -> str:
         if isinstance(inner, dict) and any(each in PROMPTS for each in _names(inner)):
             path = f".{name}[]" if inner is not value else f". + .{name}"
             return f"they are inside {name}: jq -c '{path}' OLD > NEW.jsonl"
-    like = _first_of(_LIKE_PROMPTS, _names(row))
-    fix = f"name the questions with --prompt-field {shlex.quote(like or 'NAME')}"
+    similar = _first_of(_LIKE_PROMPTS, _names(row))
+    fix = f"name the questions with --prompt-field {shlex.quote(similar or 'NAME')}"
     return f"{fix}, or begin with a line of column names" if tabular else fix
 
 
@@ -366,9 +368,9 @@ def _made_id(question: Question, made: Counter[str], seen: set[str]) -> str:
     name = f"q-{hashlib.sha256(content).hexdigest()[:12]}"
     while True:
         made[name] += 1
-        found = name if made[name] == 1 else f"{name}-{made[name]}"
-        if found not in seen:
-            return found
+        unique = name if made[name] == 1 else f"{name}-{made[name]}"
+        if unique not in seen:
+            return unique
 
 
 def _first_of(wanted: Iterable[str], names: Mapping[str, str]) -> str | None:
@@ -377,7 +379,7 @@ def _first_of(wanted: Iterable[str], names: Mapping[str, str]) -> str | None:
 
 
 def _names(record: Mapping[str, Any]) -> dict[str, str]:
-    """The names of fields as they are compared -> as they are written."""
+    """The names of fields, by the form in which they are compared."""
     return {name.strip().casefold(): name for name in record}
 
 

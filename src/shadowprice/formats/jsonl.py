@@ -1,7 +1,7 @@
 """JSON lines: the only reader and the only writer.
 
 A file may be plain or gzipped (its content decides, not its name), with or without a byte order mark, with Unix or
-Windows line ends, and it may be a pipe: it is read once, from start to end, one line at a time.
+Windows line ends. It may be a pipe: it is read once, from start to end, one line at a time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Skip: TypeAlias = "Callable[[InputError], None]"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _GZIP = b"\x1f"  # the first byte of a gzip file, which no JSON starts with
 _UNPACK = "unpack it, or pack it with gzip"
-# How files begin that are easily given for text, what they are, and what to do.
+# The first bytes of files that users give by mistake, what these files are, and what to do.
 _KINDS = {
     b"PK\x03\x04": ("a spreadsheet or a zip file", "save it as CSV, or unpack it"),
     b"\xd0\xcf\x11\xe0": ("an old spreadsheet or document", "save it as CSV"),
@@ -149,9 +149,9 @@ def too_deep() -> InputError:
 
 
 def write_lines(path: Path, lines: Iterable[bytes]) -> int:
-    """Write all lines, or no file at all; returns how many.
+    """Writes all lines, or no file at all; returns how many. The file is gzipped if its name ends in `.gz`.
 
-    Gzipped if the name ends in `.gz`. The same lines give the same bytes.
+    The same lines give the same bytes.
     """
     count = 0
     with replacing([path]) as (file,):

@@ -28,14 +28,14 @@ def probes_of(trace: Trace) -> dict[int, Probe]:
     if not isinstance(landed, Mapping):
         return {}
     try:
-        found = {int(age): Probe(bool(probe[0]), int(probe[1]), *probe[2:3]) for age, probe in landed.items()}
+        probes = {int(age): Probe(bool(probe[0]), int(probe[1]), *probe[2:3]) for age, probe in landed.items()}
     except (IndexError, TypeError, ValueError):
         raise InputError(
             f"trace {trace.id!r:.60}: landed is {landed!r:.60}", fix='write it as {"64": [true, 4, "12"]}, or remove it'
         ) from None
-    return dict(sorted(found.items()))
+    return dict(sorted(probes.items()))
 
 
 def latest_probe(probes: dict[int, Probe], age: float) -> Probe | None:
     """The probe at the nearest age that is not above `age`."""
-    return next((probes[each] for each in reversed(probes) if each <= age), None)
+    return next((probes[probed] for probed in reversed(probes) if probed <= age), None)

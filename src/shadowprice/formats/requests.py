@@ -21,12 +21,12 @@ def requests_from(
         source = list(source)
     if isinstance(source, str | os.PathLike):
         return [line.request for line in read_batch(source, label)]
-    made = [each for each in source if isinstance(each, Request)]
-    plain = [each for each in source if not isinstance(each, Request)]
-    if made and plain:
+    requests = [item for item in source if isinstance(item, Request)]
+    plain = [item for item in source if not isinstance(item, Request)]
+    if requests and plain:
         raise InputError("requests are both Request objects and others", path=label, fix="give all in one form")
-    if made:
-        return made
+    if requests:
+        return requests
     return [line.request for line in parse_batch(as_batch(plain), label or "requests")]
 
 

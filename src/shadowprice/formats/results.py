@@ -146,7 +146,7 @@ def _of(value: Any, kind: type[_T]) -> _T:
 
 
 def _texts(values: Any) -> tuple[str, ...]:
-    return tuple(_of(each, str) for each in _of(values, list))
+    return tuple(_of(item, str) for item in _of(values, list))
 
 
 def _usage(counts: Any) -> Usage:

@@ -76,10 +76,10 @@ def read_routes(path: str | os.PathLike[str], environ: Mapping[str, str] | None 
     try:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        found = re.search(r"\(at line (\d+), column \d+\)$", str(error))
-        problem = str(error)[: found.start()].strip() if found else str(error)
+        match = re.search(r"\(at line (\d+), column \d+\)$", str(error))
+        problem = str(error)[: match.start()].strip() if match else str(error)
         raise InputError(
-            f"is not TOML: {problem}", path=path, line=int(found[1]) if found else None, fix="see docs/routes.md"
+            f"is not TOML: {problem}", path=path, line=int(match[1]) if match else None, fix="see docs/routes.md"
         ) from None
     lines = Lines(path, text)
     if unknown := next((key for key in content if key != "route"), None):
@@ -140,7 +140,7 @@ def parse_route(table: dict[str, Any], number: int, lines: Lines, environ: Mappi
     def fail(problem: str, key: str = "", *, fix: str) -> NoReturn:
         lines.fail(f"{label}: {problem}", number, key, fix=fix)
 
-    known = [each.name for each in fields(Route)]
+    known = [option.name for option in fields(Route)]
     for key in table:
         if key not in known:
             near = difflib.get_close_matches(key, known, 1)

@@ -122,9 +122,9 @@ def _delimiter(text: str, extension: str, known: Collection[str]) -> str:
 
     def worth(delimiter: str) -> tuple[bool, bool, int]:
         names = _header(text, delimiter)
-        found = any(name in known for name in names)
+        is_header = any(name in known for name in names)
         by_name = delimiter == "\t" and extension in _TABS
-        return found, by_name, len(names) if found or delimiter != "|" else 0  # a question may have a | in it
+        return is_header, by_name, len(names) if is_header or delimiter != "|" else 0  # a question may have a | in it
 
     return max(_DELIMITERS, key=worth)  # the first of equals
 

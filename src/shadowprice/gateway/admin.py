@@ -1,19 +1,19 @@
 """What operators see and change, with the admin key: tenants, budgets, prices, the latest requests, draining.
 
     GET    /admin                      the dashboard
-    GET    /admin/state                all that it shows, as JSON
+    GET    /admin/state                everything it shows, as JSON
     GET    /admin/budgets              every account: limit, available, reserved, spent
-    GET    /admin/prices               posted prices in the course of time: ?account=...&since=SECONDS
+    GET    /admin/prices               posted prices over time: ?account=...&since=SECONDS
     GET    /admin/requests             the latest requests, and why each was granted, shrunk or declined
-    GET    /admin/tenants              who has a key
-    POST   /admin/tenants              adds one, and makes its key, which is shown once
+    GET    /admin/tenants              all tenants
+    POST   /admin/tenants              adds a tenant, and makes its key, which is shown once
     PUT    /admin/tenants/NAME         changes its budgets, value, models
     POST   /admin/tenants/NAME/key     makes a new key, and ends the old one
     DELETE /admin/tenants/NAME         ends its key
-    POST   /admin/drain                no new requests in any process of this gateway; those under way end
+    POST   /admin/drain                accept no new requests in any process of this gateway, and finish those in flight
 
-The key is given as `Authorization: Bearer ...`; for GET also as the password of HTTP's basic authentication, which
-browsers ask for. A browser sends that on its own, with requests of other sites too, so nothing is changed by it.
+The key is given as `Authorization: Bearer ...`; for GET also as the password of HTTP basic authentication, for
+browsers. A browser also sends that with requests of other sites, so it cannot be used to change anything.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ __all__ = ["Admin"]
 _POINTS = 240  # of a line on the dashboard
 _ACCOUNTS = 100  # on the dashboard
 _LATEST = 60
-# Methods by whether a tenant is named, and what of it is meant.
+# Methods by whether a tenant is named, and which part of it.
 _TENANTS = {(False, ""): "GET, POST", (True, ""): "PUT, DELETE", (True, "key"): "POST"}
 
 
 class Admin:
-    """`group`: names this gateway among those that share its ledger."""
+    """Answers requests under /admin. `group` names this gateway among those that share its ledger."""
 
     def __init__(self, gateway: Gateway, group: str) -> None:
         self._gateway, self._notes, self._directory = gateway, gateway.notes, gateway.directory
@@ -84,13 +84,13 @@ class Admin:
             ("GET", "requests"): self._requests,
             ("POST", "drain"): self._drain,
         }
-        found = known.get((request.method, what)) if len(parts) == 1 else None
-        if not found:
+        handler = known.get((request.method, what)) if len(parts) == 1 else None
+        if not handler:
             allowed = [method for method, name in known if name == what and len(parts) == 1]
             if allowed:
                 return error_response(405, "method_not_allowed", f"use {allowed[0]}", {"Allow": allowed[0]})
             return error_response(404, "not_found", "docs/gateway.md lists the admin endpoints")
-        reply: web.StreamResponse = await found(request)
+        reply: web.StreamResponse = await handler(request)
         return reply
 
     async def _page(self, request: web.BaseRequest) -> web.Response:
@@ -99,17 +99,19 @@ class Admin:
         headers = {"Content-Security-Policy": policy, "Cache-Control": "no-store", "X-Frame-Options": "DENY"}
         return web.Response(text=page, content_type="text/html", headers=headers)
 
-    # --- what there is -------------------------------------------------------------------------
+    # --- state ---------------------------------------------------------------------------------
 
     async def _budgets(self, request: web.BaseRequest) -> web.Response:
-        return web.json_response({each["account"]: each for each in self._balances(self._directory.accounts())})
+        return web.json_response(
+            {balance["account"]: balance for balance in self._balances(self._directory.accounts())}
+        )
 
     def _balances(self, accounts: list[Account]) -> list[dict[str, Any]]:
-        tree, found = self._gateway.tree, []
+        tree, balances = self._gateway.tree, []
         now, prices = tree.clock(), self._gateway.prices.current()
         for account in accounts:
             bounds = account.window.span(now)
-            found.append(
+            balances.append(
                 {
                     "account": account.name,
                     "unit": "nano-dollar" if account.money else "token",
@@ -118,7 +120,7 @@ class Admin:
                     "price": prices.get(account.name, 0.0),
                 }
             )
-        return found
+        return balances
 
     async def _prices(self, request: web.BaseRequest) -> web.Response:
         try:
@@ -136,7 +138,7 @@ class Admin:
     async def _state(self, request: web.BaseRequest) -> web.Response:
         gateway, now = self._gateway, self._gateway.tree.clock()
         accounts = self._balances(self._directory.accounts()[:_ACCOUNTS])
-        lengths = [each["window"][1] - each["window"][0] for each in accounts if each["window"]]
+        lengths = [account["window"][1] - account["window"][0] for account in accounts if account["window"]]
         since = now - min(max([3600.0, *lengths]), 86_400.0)
         prices = await asyncio.to_thread(self._notes.prices, since)
         lines: dict[str, list[tuple[float, float, int]]] = {}
@@ -200,10 +202,10 @@ class Admin:
             del records[name]
             self._directory.replace(records)
             return web.json_response({"deleted": name})
-        made = new_key() if request.method == "POST" else ""
+        new = new_key() if request.method == "POST" else ""
         old = records.get(name, {})
         record = {**({} if request.method == "PUT" else old), **record, "name": name}
-        record["key_sha256"] = digest(made) if made else old["key_sha256"]
+        record["key_sha256"] = digest(new) if new else old["key_sha256"]
         tenant = parse_tenant(record, self._directory.everyone, self._directory.teams)
         if not tenant.path:
             raise InputError("the tenant has no budget", fix='give it one, as "budgets": ["1M/day"]')
@@ -211,7 +213,7 @@ class Admin:
             raise InputError("a budget is in dollars, and a route has no rates", fix="give a budget in tokens")
         await asyncio.to_thread(self._notes.put_tenant, name, record)
         self._directory.replace({**records, name: record})
-        shown = {**self._shown(tenant), **({"key": made} if made else {})}
+        shown = {**self._shown(tenant), **({"key": new} if new else {})}
         return web.json_response(shown, status=201 if kind[:2] == ("POST", False) else 200)
 
     async def _record(self, request: web.BaseRequest) -> dict[str, Any]:

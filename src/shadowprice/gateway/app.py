@@ -3,7 +3,7 @@
 /v1/...                        requests (`server`)
 /admin...                      operators (`admin`)
 /healthz, /readyz, /metrics    for probes and Prometheus
-/openapi.json                  all of this, for programs
+/openapi.json                  the interface, as an OpenAPI document
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ except ImportError:
 __all__ = ["App", "run"]
 
 _LOOK, _WRITE = 0.2, 1.0  # seconds: how often other processes' wants are looked at, and notes are written
-_END = 30.0  # seconds in which requests under way may end
+_END = 30.0  # seconds in which requests in flight may end
 
 
 class App:
@@ -117,7 +117,7 @@ class App:
     # --- housekeeping --------------------------------------------------------------------------
 
     async def keep(self, stop: asyncio.Event) -> None:
-        """Returns units that others need, writes notes and sees what others have noted, until `stop`."""
+        """Returns units that other processes need, writes notes and reads theirs, until `stop`."""
         written = 0.0
         while not stop.is_set():
             try:
@@ -167,7 +167,7 @@ async def run(
     ready: Callable[[], None],
     log: Callable[[str], None],
 ) -> None:
-    """Serves until SIGTERM or SIGINT; `ready` is called when it does."""
+    """Serves until SIGTERM or SIGINT. Calls `ready` when it accepts requests."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -182,7 +182,7 @@ async def run(
         gc.freeze()  # what was loaded lives as long as the process: the collector need not look at it again
         await app.keep(stop)
         app.gateway.draining = True
-        await runner.cleanup()  # requests under way end, within `_END` seconds
+        await runner.cleanup()  # requests in flight end, within `_END` seconds
     finally:
         await app.close()
         tree.close()

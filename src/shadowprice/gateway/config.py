@@ -1,4 +1,4 @@
-"""The configuration of a gateway: a TOML file, or what the command line gives.
+"""The configuration of a gateway, from a TOML file or the command line.
 
     budgets = ["1M/day", "$20/month"]        of all requests together
     max_tokens = 4096
@@ -68,7 +68,7 @@ _LITERAL = {"api_key": "api_key_env", "key": "key_env", "admin_key": "admin_key_
 
 @dataclass(frozen=True)
 class Config:
-    """policy: posted (the price moves), fixed (at `price`), first-come (at price 0)."""
+    """A checked configuration. `policy` is posted (the price moves), fixed (at `price`) or first-come (at price 0)."""
 
     routes: Sequence[Route]
     budgets: Sequence[Account]
@@ -101,7 +101,7 @@ class Config:
 
 
 def secret(variable: str) -> str:
-    """A secret out of the environment, which will not appear in any message."""
+    """A secret from the environment. It is registered, so that it appears in no message."""
     value = os.environ.get(variable, "").strip()
     register_secret(value)
     return value
@@ -117,9 +117,9 @@ def read_config(path: str | os.PathLike[str]) -> Config:
     try:
         return _parse(text, path)
     except tomllib.TOMLDecodeError as error:
-        found = re.search(r"\(at line (\d+), column \d+\)", str(error))
+        match = re.search(r"\(at line (\d+), column \d+\)", str(error))
         message = re.sub(r"\s*\(at .*\)$", "", str(error))
-        raise InputError(message, path=path, line=int(found[1]) if found else None, fix="not valid TOML") from None
+        raise InputError(message, path=path, line=int(match[1]) if match else None, fix="not valid TOML") from None
     except _At as at:
         raise InputError(at.error.problem, path=path, line=_line(text, at), fix=at.error.fix) from None
     except InputError as error:
@@ -155,16 +155,16 @@ def _parse(text: str, path: str | os.PathLike[str]) -> Config:
         tables = top.get(kind, [])
         if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
             raise _At(InputError(f"{kind} is not a list of tables", fix=f"write [[{kind}]] above each"))
-        found: list[Any] = []
+        entries: list[Any] = []
         for index, table in enumerate(tables):
             try:
                 _no_literals(table)
-                found.append(parse(table, index))
+                entries.append(parse(table, index))
                 if [other.get("name") for other in tables[:index]].count(table["name"]):
                     raise InputError(f"name {table['name']!r} is used twice", fix="give each its own")
             except InputError as error:
                 raise error if error.line else _At(error, kind, index) from None
-        return found
+        return entries
 
     def team(table: dict[str, Any], _: int) -> tuple[str, tuple[Account, ...]]:
         check_fields(table, ("name", "budgets"))
@@ -213,12 +213,12 @@ def _parse(text: str, path: str | os.PathLike[str]) -> Config:
 
 def _scalars(top: Mapping[str, Any]) -> dict[str, Any]:
     kinds = {"host": str, "ledger": str, "forecaster": str, "require_keys": bool, "otel": bool}
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     for name, kind in kinds.items():
         if name in top:
             if not isinstance(top[name], kind):
                 raise InputError(f"{name} is {top[name]!r:.40}", fix="give a text" if kind is str else "true or false")
-            found[name] = top[name]
+            options[name] = top[name]
     for name, choices in (("mode", ("enforce", "shadow")), ("policy", _POLICIES), ("log", ("json", ""))):
         if name in top and top[name] not in choices:
             raise InputError(f"{name} is {top[name]!r:.40}", fix=f"use {' or '.join(filter(None, choices))}")
@@ -226,7 +226,7 @@ def _scalars(top: Mapping[str, Any]) -> dict[str, Any]:
         if name in top:
             if type(top[name]) is not int or not 0 <= top[name] <= most or (name == "workers" and not top[name]):
                 raise InputError(f"{name} is {top[name]!r:.40}", fix=f"give a whole number up to {most}")
-            found[name] = top[name]
+            options[name] = top[name]
     price, policy = top.get("price", 0.0), top.get("policy", "fixed" if "price" in top else "posted")
     if isinstance(price, bool) or not isinstance(price, int | float) or not 0 <= price < 1e9:
         raise InputError(f"price is {price!r:.40}", fix="give 0 or more, as 0.001")
@@ -241,16 +241,16 @@ def _scalars(top: Mapping[str, Any]) -> dict[str, Any]:
     admin = _needed(variable, "admin_key_env") if "admin_key_env" in top else secret(variable)
     cap = parse_count(top, "max_tokens") or 4096
     return {
-        **found, "shadow": top.get("mode") == "shadow", "policy": policy, "price": float(price), "shape": shape,
+        **options, "shadow": top.get("mode") == "shadow", "policy": policy, "price": float(price), "shape": shape,
         "admin_key": admin, "cap": cap, "log": top.get("log", ""),
     }  # fmt: skip
 
 
 def _route(table: dict[str, Any], number: int, lines: Lines) -> Route:
-    """As in a file of routes (`formats.routes`), with fallbacks; rates are needed only for budgets in money."""
+    """A route as in a file of routes (`formats.routes`), with fallbacks; rates are needed only for budgets in money."""
     check_fields(table, _ROUTE)
     fallbacks = table.get("fallbacks", [])
-    if not isinstance(fallbacks, list) or not all(isinstance(each, str) for each in fallbacks):
+    if not isinstance(fallbacks, list) or not all(isinstance(fallback, str) for fallback in fallbacks):
         raise InputError("fallbacks is not a list of names", fix='write it as fallbacks = ["large"]')
     given = {"rates": {"input": 0, "output": 1}, **table}
     given.pop("fallbacks", None)

@@ -1,4 +1,4 @@
-"""What comes in, within bounds: bodies by size and time, connections by number.
+"""Bounds on what comes in: bodies by size and time, connections by number.
 
 a body above `_LARGEST` bytes        413, before it is read if it says its length
 a body that takes longer             408, after `_PATIENCE` seconds
@@ -33,7 +33,7 @@ _PATIENCE = 30.0
 _TOGETHER = 256 * 2**20
 _SPARE = 512  # files beside the connections: those to upstreams have a limit of their own
 _LOG = logging.getLogger("shadowprice.gateway.http")
-# Requests that are not HTTP are answered with 400. The error quotes what came, which may have a key in it.
+# Requests that are not HTTP are answered with 400. The error quotes what came, which may contain a key.
 _LOG.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError)))
 
 
@@ -86,7 +86,7 @@ class _Body(AbstractAsyncContextManager[bytes]):
             return self._counted(content.read_nowait())
         if self._request.headers.get("Expect", "").lower() == "100-continue" and self._request.version >= (1, 1):
             await self._request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")  # the client waits for it
-            self._request.writer.output_size = 0  # it is no part of the response
+            self._request.writer.output_size = 0  # it is not part of the response
         parts = []
         async with asyncio.timeout(_PATIENCE):
             while chunk := await content.readany():
@@ -104,7 +104,7 @@ class _Body(AbstractAsyncContextManager[bytes]):
 
 
 class Server(web.Server):
-    """Closes connections above a number at once, so that one client cannot use up all files of the process."""
+    """Closes connections above a limit at once, so that one client cannot use up all files of the process."""
 
     def __init__(self, handle: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]) -> None:
         super().__init__(

@@ -1,9 +1,9 @@
 """Landing: an answer that is cut at the grant of the market is asked for its final answer, within the grant.
 
-Only where a route has a landing, because its server continues answers (`formats.landings`): some tokens of the grant
-are held back, and if the answer is cut, it is sent back with the text of the landing after it, and continued by so many
-tokens. Both together are the answer, and both are charged. Streams do not land, nor does what cannot be continued
-(tools, structured output, several answers), nor anything that spends money: the prompt is read twice.
+This needs a route with a `landing`, whose server continues answers (`formats.landings`). Some tokens of the grant are
+held back. If the answer is cut, it is sent back with the text of the landing after it, and continued with these tokens.
+Both parts together are the answer, and both are charged. Streams do not land, nor does what cannot be continued (tools,
+structured output, several answers), nor anything under budgets in money, because the prompt is read twice.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _EVENT = 2**20  # bytes
 
 
 def landing_of(upstream: Upstream, ask: Ask, decision: Decision, path: Sequence[Account]) -> Landing | None:
-    """How the answer to a request lands if it is cut; None: it does not."""
+    """How the answer to a request lands if it is cut; None if it does not land."""
     landing = upstream.route.landing
     if landing is None or decision.kind != "shrunk" or decision.grant < 2 * landing.tokens:
         return None
@@ -93,7 +93,7 @@ class LandingAttempt(Attempt):
 
 
 class _Final(Attempt):
-    """The final answer, which no client is shown on its own."""
+    """The attempt at the final answer, which is not passed on by itself."""
 
     text, finish = "", "length"
 

@@ -1,5 +1,7 @@
-"""Metrics in the text format of Prometheus, and to OpenTelemetry. Labels are bounded: decisions, statuses, routes; and
-names of tenants and accounts, for those who have the admin key."""
+"""Metrics in the text format of Prometheus, and for OpenTelemetry.
+
+Labels are bounded: decisions, statuses and routes; with the admin key also names of tenants and accounts.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The same Idempotency-Key is answered once, whatever races: the first request is sent, and all get its answer.
+"""Every Idempotency-Key is answered once, even in a race: the first request is sent, and all get its answer.
 
-What is kept is in the ledger's database, so that it holds across processes. A request that generated nothing can be
-repeated with its key; one of unknown outcome cannot, since it may have been charged. A client that has lost its answer
-can ask what it has cost.
+Answers are kept in the ledger's database, so this holds across processes. A request that generated nothing can be
+retried with its key; one of unknown outcome cannot, since it may have been charged. A client that lost its answer can
+ask what it has cost.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ except ImportError:
 __all__ = ["Answered", "cost_of", "once"]
 
 _MISSING = 100  # looks, 50 ms apart
-# What is kept of a request whose client left, or whose upstream failed: it may have been charged.
+# The answer for a request whose client left, or whose upstream failed: it may have been charged.
 _UNKNOWN = (409, {"content-type": "application/json"}, '{"error":{"code":"outcome_unknown"}}')
 _KEPT = ("content-type", "x-shadowprice-", "x-ratelimit-")  # headers: what was decided then
 
@@ -91,7 +91,7 @@ async def cost_of(owner: Owner, whose: tuple[str, ...]) -> web.Response:
         kept = await asyncio.to_thread(owner.kept, _name(whose))
         if kept is None or kept.answer is not None:
             break
-        await asyncio.sleep(0.05)  # it is under way: its client may have left a moment ago
+        await asyncio.sleep(0.05)  # it is in flight: its client may have left a moment ago
     tokens = orjson.loads(kept.answer)[-1] if kept and kept.answer else None
     return web.json_response({"object": "shadowprice.cost", "tokens": tokens})
 

@@ -97,11 +97,11 @@ _ASKED = {
 
 
 def _responses(known: dict[int, str], kind: str = "application/json") -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    responses: dict[str, Any] = {}
     for status, text in known.items():
         content = _ERROR if status >= 400 and kind != "text/plain" else {kind: {"schema": {}}}
-        found[str(status)] = {"description": text, "content": content}
-    return found
+        responses[str(status)] = {"description": text, "content": content}
+    return responses
 
 
 def _ask(schema: str, about: str) -> dict[str, Any]:
@@ -121,12 +121,14 @@ def _ask(schema: str, about: str) -> dict[str, Any]:
 def _admin(method: str, about: str, ok: int = 200, schema: Any = None, *more: int, **parameters: str) -> dict[str, Any]:
     texts = {ok: "done", 400: "invalid", 401: "not the admin key", 404: "not found", 409: "conflict"}
     known = {status: texts[status] for status in (ok, 401, *more)}
-    found: dict[str, Any] = {"summary": about, "security": [{"admin": []}], "responses": _responses(known)}
+    operation: dict[str, Any] = {"summary": about, "security": [{"admin": []}], "responses": _responses(known)}
     if schema:
-        found["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
+        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
     if parameters:
-        found["parameters"] = [{"name": n, "in": "query", "schema": {"type": kind}} for n, kind in parameters.items()]
-    return {method: found}
+        operation["parameters"] = [
+            {"name": n, "in": "query", "schema": {"type": kind}} for n, kind in parameters.items()
+        ]
+    return {method: operation}
 
 
 def _named(*operations: dict[str, Any]) -> dict[str, Any]:
@@ -160,7 +162,7 @@ def document() -> dict[str, Any]:
         "/admin/tenants": listed,
         "/admin/tenants/{name}": changed,
         "/admin/tenants/{name}/key": _named(_admin("post", "A new key instead of the old one", 200, None, 404, 409)),
-        "/admin/drain": _admin("post", "No new requests; those under way end"),
+        "/admin/drain": _admin("post", "Accepts no new requests, and finishes those in flight"),
         "/healthz": _public("The process is alive", 200),
         "/readyz": _public("It takes requests", 200, 503),
         "/metrics": _public("Metrics in Prometheus' text format", 200),

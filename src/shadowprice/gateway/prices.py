@@ -4,9 +4,9 @@
     policy fixed       one price per output token, everywhere
     policy first-come  price 0
 
-Each account is paced by the requests that its other accounts would let buy: a tenant whose own budget is used up does
-not demand anything from its team. Processes that share a ledger pace an equal part of what is left, each by its own
-requests. A process that starts takes the last price that was noted, until it has seen a few requests.
+Only requests that the other accounts on their path would admit count as demand of an account: a tenant whose own budget
+is used up demands nothing from its team. Each process that shares a ledger paces an equal part of what is left, by its
+own requests. A process that starts uses the last recorded price until it has seen a few requests.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Prices:
         return paced.price(self._tree, self.workers)
 
     def arrived(self, path: Sequence[Account], decision: Decision, forecast: Forecast, terms: Terms) -> None:
-        """A request, whatever became of it. With several attempts at a request, the first alone counts."""
+        """Counts a request, whether it was granted or declined. Of several attempts only the first counts."""
         for account, other in zip(path, decision.others, strict=True):
             if paced := self._paced.get(account.name):
                 paced.arrived(forecast, terms, other)
@@ -88,7 +88,7 @@ class Prices:
         return {name: self.price(account) for name, account in self._seen.items()}
 
     def history(self) -> list[Price]:
-        """Prices that are to be noted now, and what is available."""
+        """Prices to record now, with what is available."""
         found, now = [], self._tree.clock()
         for name, account in self._seen.items():
             span = account.window.span(now)

@@ -1,5 +1,7 @@
-"""What happened to each request: counted, logged as one line of JSON, and shown on the dashboard. No text of a
-prompt or an answer, and no key, is ever part of it."""
+"""What happened to each request: counted, logged as one line of JSON, and shown on the dashboard.
+
+It never contains text of a prompt or an answer, or a key.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,11 @@ class Record:
 
 
 class Records:
-    """log: is given every line of the log; None: there is no log. listen: is given every record, to measure it."""
+    """Takes records of requests.
+
+    log     called with every line of the log; None: no log
+    listen  called with every record, for metrics
+    """
 
     def __init__(
         self, log: Callable[[str], None] | None = None, listen: Callable[[Record], None] | None = None
@@ -91,7 +97,7 @@ class Records:
             self._log(orjson.dumps({"event": "request", **record.to_dict()}).decode())
 
     def event(self, event: str, **fields: Any) -> None:
-        """Anything else that is worth a line of the log."""
+        """Logs another event."""
         if self._log:
             self._log(orjson.dumps({"event": event, "time": time.time(), **fields}).decode())
 

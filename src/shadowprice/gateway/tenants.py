@@ -1,4 +1,4 @@
-"""Tenants: whose key a request carries, and the budgets that it spends from.
+"""Tenants: which tenant a key belongs to, and the budgets that its requests spend from.
 
 Budgets are a tree: those of all requests, those of a team, those of one tenant. A request spends from all of them.
 
@@ -6,8 +6,8 @@ Budgets are a tree: those of all requests, those of a team, those of one tenant.
     team        search: budgets = ["5M/day", "$20/day"]
     tenant      search-prod, of team search: budgets = ["1M/hour"]
 
-Keys are known by their SHA-256 alone: a key that the gateway makes is 256 random bits, which no hash function can be
-searched for. A key is looked up by its digest, so that the time this takes says nothing about other keys.
+Only the SHA-256 of a key is stored. A key that the gateway makes has 256 random bits, which cannot be found from the
+digest by trying. A key is looked up by its digest, so the time this takes says nothing about other keys.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TENANT_FIELDS = ("name", "team", "key_sha256", "budgets", "value", "max_value", 
 
 @dataclass(frozen=True)
 class Tenant:
-    """path: the accounts that its requests spend from; models: those it may use, None: all of them."""
+    """A tenant. `path` are the accounts that its requests spend from; `models` those it may use, None: all."""
 
     name: str
     path: tuple[Account, ...]
@@ -57,9 +57,9 @@ def digest(key: str) -> str:
 def parse_accounts(owner: str, budgets: Any) -> tuple[Account, ...]:
     """The accounts of `all`, `team NAME` or `tenant NAME`; each window and unit once."""
     given = [budgets] if isinstance(budgets, str | int) and not isinstance(budgets, bool) else budgets
-    if not isinstance(given, list) or not all(isinstance(each, str | int) for each in given):
+    if not isinstance(given, list) or not all(isinstance(budget, str | int) for budget in given):
         raise InputError("budgets is not a list of texts", fix='write it as budgets = ["1M/day", "$20/month"]')
-    accounts = tuple(parse_account(owner, str(each)) for each in given)
+    accounts = tuple(parse_account(owner, str(budget)) for budget in given)
     if len({account.name for account in accounts}) < len(accounts):
         raise InputError("two budgets have the same window", fix="give each window once")
     return accounts
@@ -68,7 +68,7 @@ def parse_accounts(owner: str, budgets: Any) -> tuple[Account, ...]:
 def parse_tenant(
     record: Mapping[str, Any], everyone: Sequence[Account], teams: Mapping[str, Sequence[Account]]
 ) -> Tenant:
-    """A tenant out of a table of the configuration, or of an admin's request."""
+    """A tenant from a table of the configuration, or from a request to /admin/tenants."""
     check_fields(record, TENANT_FIELDS)
     name, team = parse_name(record), record.get("team", "")
     if not isinstance(team, str):
@@ -132,7 +132,7 @@ def check_fields(record: Mapping[str, Any], known: Iterable[str]) -> None:
 
 
 class Directory:
-    """Who is known: the tenants of the configuration, and those that were added since."""
+    """All tenants: those of the configuration, and those that were added while the gateway ran."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class Directory:
         self.replace({})
 
     def replace(self, records: dict[str, dict[str, Any]]) -> None:
-        """The tenants that were added, by name. Their accounts stay the same objects while nothing changes."""
+        """Replaces the added tenants, by name. Accounts that do not change stay the same objects."""
         if records == self._records and hasattr(self, "tenants"):
             return
         added = {}
@@ -160,10 +160,10 @@ class Directory:
                     added[name] = parse_tenant(record, self.everyone, self.teams)
         self._records = records
         self.tenants = {**self._fixed, **added}
-        self._by_digest = {each: tenant for tenant in self.tenants.values() for each in tenant.digests}
+        self._by_digest = {digest: tenant for tenant in self.tenants.values() for digest in tenant.digests}
 
     def find(self, key: str) -> Tenant | None:
-        """The tenant of a key; everybody, with any key or none, is the same one where keys are not needed."""
+        """The tenant of a key. If no keys are required, requests with any key or none belong to one tenant."""
         if not self.require_keys:
             return self._anyone
         return self._by_digest.get(digest(key)) if key else None

@@ -1,4 +1,4 @@
-"""Routes at work: which server gets a request, and which one if that fails.
+"""Which server gets a request, and which one if that fails.
 
 A request names a route or the model of one, and is sent to it; if that route fails before anything was answered, to
 its fallbacks in turn. A route without a model takes any name, and passes it on. Every attempt is decided, reserved and
@@ -57,7 +57,7 @@ class Route:
 
 
 class Upstream:
-    """A route, and what is known about its server."""
+    """A route, and the state of its server."""
 
     def __init__(self, route: Route) -> None:
         self.route = route
@@ -92,12 +92,12 @@ class Upstreams:
 
     def __init__(self, routes: Sequence[Route], *, keys: bool) -> None:
         self._all = {route.name: Upstream(route) for route in routes}
-        named = [each for each in self._all.values() if each.route.model]
+        named = [upstream for upstream in self._all.values() if upstream.route.model]
         # The routes among which `auto` chooses, if there are several and none has that name.
         self.choices = named if len(named) > 1 and AUTO not in self._all else []
         # The route that takes any model, if there is one.
-        self.takes_any = next((each for each in self._all.values() if not each.route.model), None)
-        self._by_model = {each.route.model: each for each in reversed(named)} | self._all
+        self.takes_any = next((upstream for upstream in self._all.values() if not upstream.route.model), None)
+        self._by_model = {upstream.route.model: upstream for upstream in reversed(named)} | self._all
         self._keys = keys
         self._connections = Connections()
 
@@ -110,27 +110,34 @@ class Upstreams:
 
     def choose(self, model: object) -> list[Upstream]:
         """The routes for a model, the preferred first; empty if there are none."""
-        found = self._by_model.get(model) if isinstance(model, str) else None
-        found = found or self.takes_any
-        if not found and model is None and len(self._all) == 1:  # a client that leaves the model to the server
-            (found,) = self._all.values()
-        if not found:
+        upstream = self._by_model.get(model) if isinstance(model, str) else None
+        upstream = upstream or self.takes_any
+        if not upstream and model is None and len(self._all) == 1:  # a client that leaves the model to the server
+            (upstream,) = self._all.values()
+        if not upstream:
             return []
-        if not found.route.fallbacks:
-            return [found]
-        return self.usable([found, *(self._all[name] for name in found.route.fallbacks)])
+        if not upstream.route.fallbacks:
+            return [upstream]
+        return self.usable([upstream, *(self._all[name] for name in upstream.route.fallbacks)])
 
     def usable(self, routes: Sequence[Upstream]) -> list[Upstream]:
-        """In this order; last those that cannot be reached, and those that have as many requests as they may."""
+        """The routes in this order, but those that cannot be reached or have as many requests as they may come last."""
         now = time.monotonic()
-        return sorted(dict.fromkeys(routes), key=lambda each: bool(each.violation) or each.down > now or each.busy)
+        return sorted(
+            dict.fromkeys(routes), key=lambda upstream: bool(upstream.violation) or upstream.down > now or upstream.busy
+        )
 
     def state(self) -> list[dict[str, Any]]:
-        """What is known about every route, for operators."""
+        """The state of every route, for operators."""
         now = time.monotonic()
         return [
-            {"name": name, "model": each.route.model, "unreachable": each.down > now, "violation": each.violation}
-            for name, each in self._all.items()
+            {
+                "name": name,
+                "model": upstream.route.model,
+                "unreachable": upstream.down > now,
+                "violation": upstream.violation,
+            }
+            for name, upstream in self._all.items()
         ]
 
     def open(
@@ -151,5 +158,5 @@ class Upstreams:
 
 
 def can_fall_back(error: BackendError) -> bool:
-    """Whether another route may do better: the request itself is not at fault."""
+    """Whether another route may answer: the request itself is not at fault."""
     return isinstance(error, Unavailable | Denied)

@@ -52,7 +52,7 @@ GRADERS: dict[str, Callable[..., Grade]] = {
 
 
 def grade(kind: str, answer: str, gold: str, *, truncated: bool = False, **options: Any) -> Grade:
-    """The grade of an answer. One that was cut at its limit is never correct; one that cannot be read is ungraded."""
+    """The grade of an answer. One that was cut at its limit is never correct; `correct` is None after an error."""
     if kind not in GRADERS:
         raise InputError(f"unknown grader {kind!r}", fix=f"known are {', '.join(GRADERS)}")
     if truncated:

@@ -28,11 +28,11 @@ def _compare(answer: str, gold: str, seconds: float) -> tuple[bool | None, str, 
     if not wanted:
         return None, "error", "cannot parse the gold"
     try:
-        found = parse(answer, parsing_timeout=limit, raise_on_error=True)
-        if not found:
+        parsed = parse(answer, parsing_timeout=limit, raise_on_error=True)
+        if not parsed:
             return False, "no_answer", ""
-        if verify(wanted, found, timeout_seconds=limit, raise_on_error=False):
-            if _equal_only_by_rounding(wanted[0], found[0]):
+        if verify(wanted, parsed, timeout_seconds=limit, raise_on_error=False):
+            if _equal_only_by_rounding(wanted[0], parsed[0]):
                 return False, "wrong", "equal only when rounded to six decimals"
             return True, "correct", ""
     except TimeoutException:

@@ -1,6 +1,6 @@
 """Short answers: `exact` compares text, `numeric` compares the last number.
 
-Both read the final answer where one is announced. In this order: the last complete `\\boxed{...}`;
+Both read the final answer if one is announced. In this order: the last complete `\\boxed{...}`;
 what follows the last "the answer is", "final answer:", "answer:" or "####", to the end of its line;
 otherwise the whole text (`exact`) or all of its numbers (`numeric`).
 """
@@ -27,7 +27,7 @@ _SPACES = {"\u00a0": " ", "\u2009": " ", "\u202f": " ", "\u2007": " ", "\u200b":
 
 def boxes(text: str) -> str | None:
     """The content of the last `\\boxed{}`; boxes joined by "and", "or" or a comma count as one list."""
-    found: list[tuple[int, int, int]] = []  # outermost complete boxes: start, content, end
+    complete: list[tuple[int, int, int]] = []  # outermost complete boxes: start, content, end
     open_braces: list[tuple[int, int] | None] = []
     for brace in _BRACES.finditer(text):
         if brace[0] == "{":
@@ -35,19 +35,19 @@ def boxes(text: str) -> str | None:
         elif brace[0] == "}":
             box = open_braces.pop() if open_braces else None
             if box:
-                while found and found[-1][0] > box[0]:  # boxes within this one
-                    found.pop()
-                found.append((*box, brace.end()))
+                while complete and complete[-1][0] > box[0]:  # boxes within this one
+                    complete.pop()
+                complete.append((*box, brace.end()))
         elif brace[0].startswith("\\boxed"):
             open_braces.append((brace.start(), brace.end()))
-    if not found:
+    if not complete:
         return None
-    run = [found.pop()]
-    while found:
-        between = text[found[-1][2] : run[0][0]]
+    run = [complete.pop()]
+    while complete:
+        between = text[complete[-1][2] : run[0][0]]
         if len(between) > 40 or not re.search(r",|;|\band\b|\bor\b", between) or not _BETWEEN.fullmatch(between):
             break
-        run.insert(0, found.pop())
+        run.insert(0, complete.pop())
     return ", ".join(text[content : end - 1].replace("\\boxed", "").strip() for _, content, end in run)
 
 
@@ -103,10 +103,10 @@ def grade_exact(answer: str, gold: str) -> Grade:
     if not wanted:
         return Grade(None, "error", "the gold is empty")
     final = announced(answer)
-    found = normalised(final if final is not None else answer[-_LONGEST:])
-    if not found:
+    stated = normalised(final if final is not None else answer[-_LONGEST:])
+    if not stated:
         return Grade(False, "no_answer")
-    return Grade.of(found == wanted, f"read as {found[:80]!r}")
+    return Grade.of(stated == wanted, f"read as {stated[:80]!r}")
 
 
 # --- numeric -----------------------------------------------------------------------------------
@@ -125,12 +125,12 @@ _NUMBER = re.compile(
 def numbers(text: str) -> list[tuple[float, bool]]:
     """Every number of the text, as (value, is a percentage)."""
     text = re.sub(r"\\[,!;]|\{,\}", lambda m: "," if m[0] == "{,}" else "", plain_characters(text)).replace("\\$", "$")
-    found = []
+    values = []
     for match in _NUMBER.finditer(text):
         value = _value(match)
         if value is not None:
-            found.append((value, match["percent"] is not None))
-    return found
+            values.append((value, match["percent"] is not None))
+    return values
 
 
 def _value(match: re.Match[str]) -> float | None:
@@ -160,11 +160,11 @@ def grade_numeric(answer: str, gold: str, *, relative: float = 1e-4, absolute: f
     if not wanted:
         return Grade(None, "error", f"no number in the gold {gold[:40]!r}")
     final = announced(answer)
-    found = numbers(final[-_LONGEST:]) if final is not None else []
-    found = found or numbers(answer[-_LONGEST:])
-    if not found:
+    stated = numbers(final[-_LONGEST:]) if final is not None else []
+    stated = stated or numbers(answer[-_LONGEST:])
+    if not stated:
         return Grade(False, "no_answer")
-    value, percent = found[-1]
+    value, percent = stated[-1]
     target, target_percent = wanted[-1]
     pairs = [(value, target)]
     if percent != target_percent:

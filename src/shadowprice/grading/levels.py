@@ -75,7 +75,7 @@ def sandbox(unsafe: bool = False, python: str = "") -> str:
 
 
 def check_code_grading(unsafe: bool = False, python: str = "") -> str:
-    """The level of the sandbox; raises InputError without one. To be called before answers are paid for."""
+    """The level of the sandbox; raises InputError without one. Call it before answers are paid for."""
     level = sandbox(unsafe, python)
     if level == "none":
         problems = "; ".join(f"{level}: {problem_of(level, python)}" for level in _allowed(unsafe))
@@ -209,8 +209,8 @@ def _interpreter(python: str) -> tuple[str, tuple[str, ...]]:
 @functools.cache
 def _prefixes(python: str) -> tuple[str, ...]:
     code = "import sys; print(sys.prefix); print(sys.base_prefix)"
-    found = subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    return tuple(found.stdout.splitlines())
+    done = subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    return tuple(done.stdout.splitlines())
 
 
 def _packages() -> str:

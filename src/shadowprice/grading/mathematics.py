@@ -104,7 +104,7 @@ class MathPool:
         self._owner = os.getpid()
 
     def check(self, answer: str, gold: str, seconds: float) -> Grade:
-        """The grade of an answer; if the worker dies, another one tries once more."""
+        """The grade of an answer. If the worker dies, another one retries once."""
         question = {"answer": answer, "gold": gold, "seconds": seconds}
         with self._free:
             for _ in range(2):

@@ -82,8 +82,8 @@ class ShadowpriceLM(LM):
         run = Run(list(bodies), budget=budget, backend=backend, **self._settings)
         async for _ in run:
             pass
-        found = {result.id: result for result in run.results()}
-        return [found[request.id] for request in run.requests]
+        by_id = {result.id: result for result in run.results()}
+        return [by_id[request.id] for request in run.requests]
 
     def loglikelihood(self, requests: list[Instance]) -> NoReturn:
         raise InputError("likelihoods generate nothing: there is no budget to divide", fix="use a generate_until task")

@@ -1,8 +1,8 @@
-"""Recorded answers as live traffic: requests that arrive one by one, and buy at a posted price or are served in turn.
+"""Recorded answers as live traffic: requests that arrive one by one, and buy at a posted price or are served in order.
 
 Time is a share of the window. A request that is admitted holds its grant until its answer ends, and is charged what it
 used; its grant is never more than what is free, so no order of events can spend more than the budget. Answers that are
-under way when the window ends are charged to it.
+in flight when the window ends are charged to it.
 
     posted   the price moves (`market.pacing`)
     static   one price for the whole window; the best one is known only in hindsight
@@ -31,7 +31,7 @@ _BURSTS, _IN_BURSTS, _BURST = 20, 0.6, 0.003  # bursts in a window, the share of
 
 
 def rate_of_day(time: Array) -> Array:
-    """Relative arrivals in the course of a day: the lowest at four in the morning, the highest twelve hours later."""
+    """Relative arrivals over a day: the lowest at four in the morning, the highest twelve hours later."""
     return 1 - 0.85 * np.cos(2 * np.pi * (time - 1 / 6))
 
 
@@ -115,7 +115,7 @@ class Static:
 
 
 class Posted:
-    """The pacer's price; it is updated at every arrival. `update` tells what a gateway would tell it."""
+    """The pacer's price, updated at every arrival with the numbers that a gateway would give it."""
 
     def __init__(self, traffic: Traffic, pacer: Pacer, length: float) -> None:
         self._traffic, self._pacer, self._length = traffic, pacer, length
@@ -149,7 +149,7 @@ class Posted:
 
 
 def _within(traffic: Traffic, place: int, free: int, price: float) -> tuple[int, float]:
-    """What a request buys where less is free than it would buy."""
+    """What a request buys if less is free than it would buy."""
     forecast = traffic.queries.forecast.take([place])
     bought = Offers(forecast, free, value=traffic.value[place]).at(price)
     return int(bought.grant[0]), float(bought.cost[0])
@@ -189,12 +189,16 @@ def worth(traffic: Traffic, outcome: Outcome) -> float:
 
 
 def best_static(traffic: Traffic, budget: int, *, pace: float = PACE, prices: int = 40) -> tuple[float, Outcome]:
-    """The price, of 0 and many others, that would have got the most, and its outcome."""
+    """Of 0 and many other prices, the one that would have gained most, and its outcome."""
     reservation = traffic.offers.reservation()
-    some = reservation[reservation > 0]
-    low = float(some.min()) if some.size else 1.0
+    positive = reservation[reservation > 0]
+    low = float(positive.min()) if positive.size else 1.0
     tried = np.unique(
-        [0.0, *np.geomspace(low / 30, low, 8), *np.quantile(some if some.size else [low], np.linspace(0, 1, prices))]
+        [
+            0.0,
+            *np.geomspace(low / 30, low, 8),
+            *np.quantile(positive if positive.size else [low], np.linspace(0, 1, prices)),
+        ]
     )
-    found = [(float(price), serve(traffic, Static(traffic, float(price)), budget, pace=pace)) for price in tried]
-    return max(found, key=lambda each: worth(traffic, each[1]))
+    served = [(float(price), serve(traffic, Static(traffic, float(price)), budget, pace=pace)) for price in tried]
+    return max(served, key=lambda candidate: worth(traffic, candidate[1]))

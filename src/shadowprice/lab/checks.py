@@ -1,6 +1,6 @@
-"""How each claim is checked on the rows of the other tables: what was measured, in words, and whether the claim holds.
+"""Checks each claim on the rows of the other tables: what was measured, as text, and whether the claim holds.
 
-Raises `NotPossible` where these traces or options do not allow it.
+Raises `NotPossible` if these traces or options do not allow the check.
 """
 
 from __future__ import annotations
@@ -172,10 +172,10 @@ def alpha(lab: Lab) -> tuple[str, bool]:
     rows = _Rows(lab, "alpha")
     change, slopes = 0.0, []
     for budget in rows.column("budget"):
-        some = [rows.one(budget=budget, alpha=alpha) for alpha in rows.column("alpha")]
-        change = max(change, float(np.ptp([row["solved"] for row in some])))
-        if all(row["price"] and row["price"] > 0 for row in some):
-            logs = np.log([[row["alpha"], row["price"]] for row in some])
+        by_alpha = [rows.one(budget=budget, alpha=alpha) for alpha in rows.column("alpha")]
+        change = max(change, float(np.ptp([row["solved"] for row in by_alpha])))
+        if all(row["price"] and row["price"] > 0 for row in by_alpha):
+            logs = np.log([[row["alpha"], row["price"]] for row in by_alpha])
             slopes.append(float(np.polyfit(logs[:, 0], logs[:, 1], 1)[0]))
     alphas = rows.column("alpha")
     measured = f"alpha from {alphas[0]:g} to {alphas[-1]:g}: percent correct changes by {change:.2f} points"

@@ -1,7 +1,7 @@
 """What held and what did not: the claims of the paper, and ours, checked on the rows of the other tables.
 
-`held` is yes, no, or not tested where these traces or options do not allow it. The text of a claim says what counts
-as holding.
+`held` is yes or no; it is "not tested" if these traces or options do not allow the check. The text of a claim says when
+it holds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from shadowprice.lab.config import Lab, NotPossible
 
 
 class Claim(NamedTuple):
-    """A claim, where it is made, how it is checked, and what is usually the reason where it does not hold."""
+    """A claim, where it is made, how it is checked, and the usual reason if it does not hold."""
 
     text: str
     where: str

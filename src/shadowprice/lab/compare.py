@@ -47,7 +47,7 @@ def compare(
     rows = []
     for stream in streams:
         places = [draw(pool, stream, min(queries, len(pool)), seed) for seed in range(seeds)]
-        drawn = Drawn(places, [Queries.of(pool, each) for each in places], pool.tier)
+        drawn = Drawn(places, [Queries.of(pool, chosen) for chosen in places], pool.tier)
         facts = {"table": table, "model": pool.model, "stream": stream}
         rows += compare_drawn(facts, drawn, pool.median, budgets=budgets, policies=policies, options=options)
     return rows
@@ -82,7 +82,7 @@ def compare_drawn(
                     continue
                 setup = Setup(policy, accounting, options or {})
                 found[budget, policy, accounting] = [
-                    outcome_of(setup, some, budget * len(some)) for some in drawn.queries
+                    outcome_of(setup, queries, budget * len(queries)) for queries in drawn.queries
                 ]
     share = resampled(drawn, found)
     return [

@@ -1,4 +1,4 @@
-"""What every experiment is given: pools, streams, budgets, policies."""
+"""The input of every experiment: pools, streams, budgets, policies."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Lab:
 def budgets_of(median: float, texts: Sequence[str] = ()) -> list[int]:
     """Tokens per query, smallest first, from texts: `256`, `1k`, or in median lengths: `0.5x`.
 
-    The default is the paper's budgets where the smallest of them is scarce, and multiples of the median otherwise.
+    The default is the paper's budgets if the smallest of them is scarce, else multiples of the median.
     """
     if not texts:
         texts = PAPER_BUDGETS if 2 * int(PAPER_BUDGETS[0]) < median else MULTIPLES

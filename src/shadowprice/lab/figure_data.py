@@ -49,10 +49,10 @@ def s_curve(lab: Lab) -> list[Row]:
 
 def _largest_datasets(pool: Pool) -> dict[str, Mask]:
     names = np.array([trace.dataset for trace in pool.first])
-    found, counts = np.unique(names, return_counts=True)
-    large = [i for i in np.argsort(-counts, kind="stable") if found[i] and counts[i] >= _FEWEST_OF_A_DATASET]
-    some = {str(found[i]): names == found[i] for i in large[:_MOST_DATASETS]}
-    return {"all": np.ones(len(pool), dtype=bool), **(some if len(found) > 1 else {})}
+    values, counts = np.unique(names, return_counts=True)
+    large = [i for i in np.argsort(-counts, kind="stable") if values[i] and counts[i] >= _FEWEST_OF_A_DATASET]
+    some = {str(values[i]): names == values[i] for i in large[:_MOST_DATASETS]}
+    return {"all": np.ones(len(pool), dtype=bool), **(some if len(values) > 1 else {})}
 
 
 def rollouts(lab: Lab) -> list[Row]:
@@ -207,7 +207,7 @@ def _share(kind: str, forecast: float, observed: float, n: int) -> Row:
 def curves(lab: Lab) -> list[Row]:
     """Figure 9: the utility of one query under each of the three curves, at a budget of twice the mean forecast.
 
-    Where tokens are scarce all three are steps at the threshold, and a figure would show nothing.
+    If tokens are scarce, all three are steps at the threshold, and a figure would show nothing.
     """
     pool, alpha = lab.pool, 2.0
     threshold, surplus = float(np.median(pool.forecast.tokens)), float(pool.forecast.tokens.mean())
@@ -262,8 +262,8 @@ def index(lab: Lab) -> list[Row]:
             "price": price,
             "stop": stop,
         }
-        found = indices(forecast.take(np.array([i])), pool.cap, ages)[0]
-        rows += [{**facts, "age": int(age), "index": float(at)} for age, at in zip(ages, found, strict=True)]
+        curve = indices(forecast.take(np.array([i])), pool.cap, ages)[0]
+        rows += [{**facts, "age": int(age), "index": float(at)} for age, at in zip(ages, curve, strict=True)]
     return rows
 
 

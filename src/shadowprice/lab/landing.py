@@ -52,8 +52,8 @@ def landing_ages(lab: Lab) -> list[Row]:
     probes = [probes_of(trace) for trace in pool.first]
     ends = np.where(pool.truncated, np.inf, pool.length)
     rows: list[Row] = []
-    for age in [each for each in _AGES if each < pool.cap]:
-        landed = [(probe := latest_probe(each, age)) is not None and probe.correct for each in probes]
+    for age in [age for age in _AGES if age < pool.cap]:
+        landed = [(probe := latest_probe(by_age, age)) is not None and probe.correct for by_age in probes]
         whole = pool.correct & (ends <= age)
         for stopped, correct in (("cut", whole), ("landed", np.where(ends <= age, whole, landed))):
             facts = {"table": "landing_ages", "model": pool.model, "tokens": age, "stopped": stopped}
@@ -71,25 +71,27 @@ def landing(lab: Lab) -> list[Row]:
     """
     pool = _probed(lab)
     places = [draw(pool, lab.stream, min(lab.queries, len(pool)), seed) for seed in range(lab.seeds)]
-    drawn = Drawn(places, [Queries.of(pool, each) for each in places], pool.tier)
-    found: dict[_Cell, list[Outcome]] = {}
+    drawn = Drawn(places, [Queries.of(pool, chosen) for chosen in places], pool.tier)
+    by_cell: dict[_Cell, list[Outcome]] = {}
     landed: dict[_Cell, float] = {}
     probes: dict[_Cell, tuple[float, float]] = {}
     for budget in budgets_of(pool.median, _BUDGETS):
         for policy, accounting in (_POLICIES | _BOUNDS).items():
             without = _Cell(budget, policy, accounting, False)
-            found[without] = [outcome_of(Setup(policy, accounting), some, budget * len(some)) for some in drawn.queries]
+            by_cell[without] = [
+                outcome_of(Setup(policy, accounting), queries, budget * len(queries)) for queries in drawn.queries
+            ]
         for policy, accounting in _POLICIES.items():
             cell = _Cell(budget, policy, accounting, True)
-            some = [_landing(pool.take(each), cell) for each in places]
-            found[cell] = [each.outcome for each in some]
-            landed[cell] = float(np.mean([each.landed for each in some]))
-            probes[cell] = _probes(pool, cell, places, some)
+            streams = [_landing(pool.take(chosen), cell) for chosen in places]
+            by_cell[cell] = [stream.outcome for stream in streams]
+            landed[cell] = float(np.mean([stream.landed for stream in streams]))
+            probes[cell] = _probes(pool, cell, places, streams)
         bound = _Cell(budget, "clairvoyant", "reserved", True)
-        found[bound] = [_bound(pool.take(each), budget * each.size) for each in places]
-    share = resampled(drawn, found)
+        by_cell[bound] = [_bound(pool.take(chosen), budget * chosen.size) for chosen in places]
+    share = resampled(drawn, by_cell)
     rows: list[Row] = []
-    for cell, outcomes in found.items():
+    for cell, outcomes in by_cell.items():
         low, high = interval(share[cell])
         row = {
             "table": "landing",
@@ -110,7 +112,7 @@ def landing(lab: Lab) -> list[Row]:
         if cell in landed:
             without = cell._replace(landing=False)
             low, high = interval(share[cell] - share[without])
-            pairs = zip(found[without], outcomes, strict=True)
+            pairs = zip(by_cell[without], outcomes, strict=True)
             spoiled = float(np.mean([np.mean(a.correct & ~b.correct) for a, b in pairs]))
             row |= {"gain": float(share[cell][0] - share[without][0]), "gain_low": low, "gain_high": high}
             row |= {"landed": 100 * landed[cell], "spoiled": 100 * spoiled}

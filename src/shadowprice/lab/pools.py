@@ -1,8 +1,8 @@
 """Pools: the recorded answers of one model as arrays, each question with a forecast that has not seen it.
 
 A greedy answer is the same under every limit, up to where it is truncated, so a trace can be simulated exactly at any
-smaller limit. An answer that was truncated, in the recording or by the pool's cap, counts as not correct, and its full
-length is unknown: it is treated as an answer that uses all it is granted, up to the cap.
+smaller limit. An answer that was truncated, in the recording or by the pool's cap, counts as not correct. Its full
+length is unknown: it is treated as an answer that uses its whole grant, up to the cap.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Recorded:
 
 @dataclass(frozen=True, eq=False)
 class Pool(Recorded):
-    """With forecasts, and with what its forecaster knows about landings, if anything."""
+    """Recorded answers with forecasts, and with what the forecaster knows about landings, if anything."""
 
     forecast: Forecast
     forecast_from: str
@@ -120,8 +120,8 @@ class Pool(Recorded):
 
 def _named_tiers(traces: Sequence[Trace]) -> NDArray[np.intp] | None:
     plain = [re.sub(r"[^a-z0-9]|test$|train$", "", trace.dataset.lower()) for trace in traces]
-    found = np.array([DATASET_TIERS.get(name, -1) for name in plain], dtype=np.intp)
-    return None if np.any(found < 0) or np.unique(found).size < 2 else found
+    tier = np.array([DATASET_TIERS.get(name, -1) for name in plain], dtype=np.intp)
+    return None if np.any(tier < 0) or np.unique(tier).size < 2 else tier
 
 
 # --- from traces to pools ----------------------------------------------------------------------
@@ -130,7 +130,7 @@ def _named_tiers(traces: Sequence[Trace]) -> NDArray[np.intp] | None:
 def recorded(traces: Iterable[Trace], cap: int | None = None) -> list[Recorded]:
     """The graded traces by model and question, the model with the most questions first.
 
-    A model counts as another one at another temperature: sampled answers and greedy ones are not compared. The
+    The same model at another temperature counts as another model: sampled and greedy answers are not compared. The
     default cap is the largest limit or length in a model's traces.
     """
     found: dict[str, dict[tuple[str, str, str], list[Trace]]] = {}

@@ -78,7 +78,7 @@ def _models(traces: Sequence[Trace], config: Config) -> list[Recorded]:
         problem = f"none of the {len(traces):,} traces is graded" if traces else "no traces"
         raise InputError(problem, fix='every line needs "correct": true or false')
     if config.model:
-        names = [each.model for each in models]
+        names = [pool.model for pool in models]
         first = selected("model", [config.model], names)[0]
         models.insert(0, models.pop(names.index(first)))
     return models
@@ -89,19 +89,19 @@ def _pools(
 ) -> list[Pool]:
     """With forecasts: the first model, and the next one with enough questions.
 
-    Forecasts are learned from the training traces of the model itself, where there are some, else from all.
+    Forecasts are learned from the training traces of the model itself, if there are enough, else from all.
     """
     if calibrate < 0:
         raise InputError(f"--calibrate {calibrate} is not a number of questions", fix="give 0 or more")
-    others = [each for each in models[1:] if len(each) >= FEWEST + calibrate]
+    others = [pool for pool in models[1:] if len(pool) >= FEWEST + calibrate]
     pools = []
-    for each in [models[0], *others[:1]]:
+    for pool in [models[0], *others[:1]]:
         about = "of the forecaster given; make sure that it was not trained on these questions"
         if train:
-            own = [trace for trace in train if trace.model == each.model]
-            forecaster, used = trained_without(own if len(own) >= FEWEST else train, models, each.cap)
+            own = [trace for trace in train if trace.model == pool.model]
+            forecaster, used = trained_without(own if len(own) >= FEWEST else train, models, pool.cap)
             about = f"trained on {used:,} traces of other questions"
-        pools.append(make_pool(each, forecaster, calibrate=calibrate, about=about))
+        pools.append(make_pool(pool, forecaster, calibrate=calibrate, about=about))
     return pools
 
 

@@ -97,9 +97,9 @@ def refuse_other_content(folder: str | os.PathLike[str]) -> None:
 def _plain(value: Any) -> Any:
     """As types that JSON has: no NaN, infinity or NumPy types; floats are rounded to their significant digits."""
     if isinstance(value, Mapping):
-        return {str(name): _plain(each) for name, each in value.items()}
+        return {str(name): _plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     if hasattr(value, "tolist"):
         return _plain(value.tolist())
     if isinstance(value, float):

@@ -150,7 +150,7 @@ def _first_round(queries: Queries, budget: int, policy: str, options: tuple[tupl
 
 
 def _best_of(setup: Setup, queries: Queries, attempts: Attempts, budget: int) -> Outcome:
-    """The same where several attempts share a grant, and a correct one stops the others."""
+    """The outcomes if several attempts share a grant, and a correct one stops the others."""
     length, ended, correct = attempts.length.tolist(), attempts.ended.tolist(), attempts.correct.tolist()
 
     def answer(work: Work) -> Completion:

@@ -89,14 +89,14 @@ def noise(lab: Lab) -> list[Row]:
     draws, pool = lab.few_if_quick(30, 6), lab.pool
     n = min(lab.queries, len(pool))
     places = [draw(pool, lab.stream, n, seed) for seed in range(draws)]
-    drawn = Drawn(places, [Queries.of(pool, each) for each in places], pool.tier)
+    drawn = Drawn(places, [Queries.of(pool, chosen) for chosen in places], pool.tier)
     budgets = scarce_median_ample(lab)[:2]
     rows: list[Row] = []
     for sigma in _NOISES:
         facts = {"table": "noise", "model": pool.model, "stream": lab.stream, "noise": sigma}
         rows += compare_drawn(
             facts,
-            replace(drawn, queries=[_with_noise(some, sigma, seed) for seed, some in enumerate(drawn.queries)]),
+            replace(drawn, queries=[_with_noise(queries, sigma, seed) for seed, queries in enumerate(drawn.queries)]),
             pool.median,
             budgets=budgets,
             policies={"uniform": ["reserved"], "clear": ["reserved"]},

@@ -35,7 +35,7 @@ def second_model(lab: Lab) -> list[Row]:
 
 
 def variants(lab: Lab) -> list[Row]:
-    """Table 3. Where tokens are scarce eq. 16 makes every curve a step, so the variants cannot differ."""
+    """Table 3. If tokens are scarce, eq. 16 makes every curve a step, so the variants cannot differ."""
     policies: dict[str, list[Accounting]] = {
         name: ["reserved"] for name in ("uniform", "clear", "triangular", "quadratic")
     }

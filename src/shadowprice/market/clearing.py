@@ -362,19 +362,19 @@ def _spend_within_sets(curves: Curve, budget: float, sets: Mask, price_guess: fl
         return bought
 
     tolerance = EXACT * budget
-    found = falling_root(
+    bracket = falling_root(
         lambda log_price: demand(log_price).sum(-1) - budget,
         np.full(len(members), np.log(price_guess)),
         reach=16 / min(1 + len(curves), FINE),  # one query moves the price by about its share in the market
         tolerance=tolerance,
     )
-    share = share_of_high(found, tolerance)
-    spent = demand(np.where(share < 1, found.low, found.high))
+    share = share_of_high(bracket, tolerance)
+    spent = demand(np.where(share < 1, bracket.low, bracket.high))
     if np.any(divided := (share > 0) & (share < 1)):
-        between = spent + share[:, None] * (demand(found.high) - spent)
+        between = spent + share[:, None] * (demand(bracket.high) - spent)
         spent = np.where(divided[:, None], between, spent)
     tokens[scarce] = spent
-    prices[scarce] = np.exp(found.low + share * (found.high - found.low))
+    prices[scarce] = np.exp(bracket.low + share * (bracket.high - bracket.low))
     return tokens, prices, evaluations
 
 

@@ -299,11 +299,11 @@ def length_cdf(z: ArrayLike, tail: ArrayLike | None, *, above: bool = False) -> 
     degrees = np.minimum(np.inf if tail is None else tail, _NORMAL)
     side = -1.0 if above else 1.0
     wide = np.broadcast_to(z, np.broadcast_shapes(np.shape(z), degrees.shape))
-    found: Array = np.empty(wide.shape)
-    ndtr(side * wide, out=found)
+    chance: Array = np.empty(wide.shape)
+    ndtr(side * wide, out=chance)
     if np.any(degrees < _NORMAL):
-        stdtr(degrees, side * _tail_scale(degrees) * wide, out=found, where=wide > 0)
-    return found
+        stdtr(degrees, side * _tail_scale(degrees) * wide, out=chance, where=wide > 0)
+    return chance
 
 
 def _tail_scale(tail: Array) -> Array:

@@ -136,9 +136,15 @@ class Schedule:
 
 def schedule(forecast: Forecast, cap: ArrayLike, age: ArrayLike = 0, entry: ArrayLike = 0.0) -> Schedule:
     """The chunks of all queries in the order of their index; see `chunks`."""
-    found = chunks(forecast, cap, age, entry)
-    order = np.argsort(-found.index, kind="stable")
-    return Schedule(found.query[order], found.start[order], found.stop[order], found.index[order], found.cost[order])
+    unordered = chunks(forecast, cap, age, entry)
+    order = np.argsort(-unordered.index, kind="stable")
+    return Schedule(
+        unordered.query[order],
+        unordered.start[order],
+        unordered.stop[order],
+        unordered.index[order],
+        unordered.cost[order],
+    )
 
 
 def chunks(
@@ -216,11 +222,11 @@ def along(forecast: Forecast, ages: Array, anytime: Anytime | None = None) -> tu
 def indices(forecast: Forecast, cap: float, ages: ArrayLike) -> Array:
     """The index of every query (rows) at each of these ages (columns), for a figure."""
     at = np.asarray(ages, dtype=np.float64)
-    found = np.zeros((len(forecast), at.size))
+    index = np.zeros((len(forecast), at.size))
     for column, age in enumerate(at):
         plan = schedule(forecast, cap, age)
-        np.maximum.at(found[:, column], plan.query, plan.index)
-    return found
+        np.maximum.at(index[:, column], plan.query, plan.index)
+    return index
 
 
 def _ages(forecast: Forecast, now: Array, most: Array) -> Array:
@@ -236,7 +242,7 @@ def _ages(forecast: Forecast, now: Array, most: Array) -> Array:
 
 
 def last_ages(forecast: Forecast, now: Array, most: Array) -> Array:
-    """The caps, and where there is none an age that no answer is expected to reach."""
+    """The caps; for queries without one, an age that no answer is expected to reach."""
     spread = np.maximum(forecast.spread, forecast.solved_spread)
     longest = np.maximum(forecast.tokens, forecast.solved_tokens) * np.exp(12 * spread)
     return np.minimum(np.where(np.isfinite(most), most, np.maximum(longest, now + 1)), _LONGEST)

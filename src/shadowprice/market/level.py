@@ -77,7 +77,7 @@ def steps_to(level: Level, forecast: Forecast, cap: Array, age: Array, entry: Ar
 
 
 def _from_now(forecast: Forecast, levels: Array, last: Array, now: Array, entry: Array) -> tuple[Array, Array]:
-    """By query and level, what is gained and spent from the present age on. Every step is entered anew."""
+    """By query and level, what is gained and spent from the current age on. Every step pays its entry cost."""
     ages = _clipped(np.append(0.0, levels), now, last)
     gained, alive, cost = along(forecast, ages)
     to_enter = entry[:, None] * alive[:, :-1] * (np.diff(ages, axis=1) > 0)

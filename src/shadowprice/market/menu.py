@@ -149,8 +149,8 @@ def _bracket(menu: Menu, budget: float) -> tuple[float, float, int]:
     precision: dict[str, float] = {"tolerance": _EXACT * budget}
     if n > _SAMPLE:  # half of what a query costs on average is as good as nothing
         precision = {"tolerance": 0.5 / n * budget, "narrow": 1e-6}
-    found = falling_root(excess, np.array([guess]), reach=reach, **precision)
-    return float(np.exp(found.low[0])), float(np.exp(found.high[0])), evaluations
+    bracket = falling_root(excess, np.array([guess]), reach=reach, **precision)
+    return float(np.exp(bracket.low[0])), float(np.exp(bracket.high[0])), evaluations
 
 
 def _typical_price(menu: Menu, budget: float) -> float:
@@ -162,7 +162,7 @@ def _typical_price(menu: Menu, budget: float) -> float:
 
 
 def _between(dear: Bought, cheap: Bought, menu: Menu, budget: float) -> Bought:
-    """What is bought at the dearer of two close prices, and as much of what is bought at the cheaper one as possible.
+    """What is bought at the higher of two close prices, and as much as possible of what is bought at the lower one.
 
     Queries that change their option are indifferent between both, so they change one by one. All others move on the
     line between both points, along which their utility is concave.
@@ -245,16 +245,16 @@ def _spend(menu: Menu, budget: float, chosen: Ints, price: float) -> tuple[Bough
             prices = np.exp(log_price)[:, None]
             return pick(menu, rows, [option.curves.follow(prices * option.rate) for option in menu])
 
-        found = falling_root(
+        bracket = falling_root(
             lambda log_price: valued(menu, rows, demand(log_price)).cost.sum(-1) - budget,
             np.full(len(rows), np.log(price)),
             reach=1.0,
             tolerance=_EXACT * budget,
         )
-        over, under = found.at_low, -found.at_high
+        over, under = bracket.at_low, -bracket.at_high
         share = np.where(over + under > 0, np.clip(under / np.maximum(over + under, 1e-300), 0.0, 1.0), 0.0)[:, None]
-        dear = demand(found.high)
-        tokens[scarce] = dear + share * (demand(found.low) - dear)
+        dear = demand(bracket.high)
+        tokens[scarce] = dear + share * (demand(bracket.low) - dear)
     bought = valued(menu, np.where((total[0] <= budget)[:, None], chosen, DECLINE), tokens)
     return bought, evaluations
 

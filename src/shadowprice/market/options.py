@@ -19,7 +19,7 @@ DECLINE = -1  # the option of a query that is not served
 
 
 class Step(Curve):
-    """An answer of which nothing is worth anything but the whole: `height` from `threshold` tokens on."""
+    """An answer that is worth nothing unless it is whole: `height` from `threshold` tokens on."""
 
     threshold: Array
     height: Array

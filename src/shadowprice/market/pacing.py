@@ -107,7 +107,7 @@ class Pacer:
         return self._price
 
     def observe(self, offers: Offers, arrivals: int | None = None) -> None:
-        """Requests that have arrived since the last call, whatever becomes of them.
+        """Takes the requests that arrived since the last call, whether they were granted or declined.
 
         arrivals  how many they stand for, if they are only some of them
         """
@@ -122,7 +122,7 @@ class Pacer:
         now        seconds since the window's start
         spent      units charged since the last call
         demanded   units that requests since the last call are expected to cost at the price: `Purchase.cost`
-        in_flight  those of them that belong to answers which have not ended
+        in_flight  the part of them that belongs to answers that have not ended
         left       units not charged yet, where others spend from the same budget; else the budget less all `spent`
         """
         time = min(max(checked_scalar("now", now) / self._length, self._now), 1.0)

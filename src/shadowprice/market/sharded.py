@@ -1,11 +1,11 @@
-"""Clearing a market that no process holds whole: the price, the admitted and the certificate of `clearing.clear`.
+"""Clears a market that is distributed over processes: the price, admitted queries and certificate of `clearing.clear`.
 
 The queries are in shards (`market.shards`), each sorted once. Shards are asked for sums, at one price or at many
-thresholds; what they answer is added up here. Nothing is approximate: a search ends when no query is left between its
-two ends, so the admitted are those of one market with all queries, and its price differs by rounding alone.
+thresholds, which are added up here. The result is not approximate: a search ends when no query is left between its two
+ends, so the admitted queries are those of one market with all queries, and its price differs only by rounding.
 
-One shape for all: a level of thresholds takes the place of the number of admitted queries (see `clearing`). With the
-count and the sum of all thresholds up to a level, everything that the market needs is known:
+One shape for all: the search is over levels of thresholds instead of the number of admitted queries (see `clearing`).
+All that it needs is the count and the sum of all thresholds up to a level, because
 
     sum_{i<=k} min(tau_i + d, cap) = budget
 
@@ -161,8 +161,8 @@ def _plus(some: _Set, ties: int) -> _Set:
 
 
 def _levels(shards: _Counted, values: Array, side: str) -> tuple[Array, Array]:
-    found = shards.all("levels", values, side)
-    return np.sum([count for count, _ in found], axis=0), np.sum([total for _, total in found], axis=0)
+    answers = shards.all("levels", values, side)
+    return np.sum([count for count, _ in answers], axis=0), np.sum([total for _, total in answers], axis=0)
 
 
 def _largest(shards: _Counted, end: float, pays: Callable[[_Set], bool]) -> tuple[_Set, _Set | None]:
@@ -261,8 +261,8 @@ class _Shared:
         if some.k and some.level + past > self.cap:
             counts, sums = _levels(self.shards, np.array([self.cap - past]), "right")
             below, spent = int(counts[0]), float(sums[0])
-            found = self.shards.all("at_cap", self.cap - past, some.level, self.shape, self.cap, "left")
-            at_cap = sum(value - count * price * self.cap for count, value in found)
+            answers = self.shards.all("at_cap", self.cap - past, some.level, self.shape, self.cap, "left")
+            at_cap = sum(value - count * price * self.cap for count, value in answers)
             at_cap += some.ties * (float(self.shape.shape(self.cap - some.level).flat[0]) - price * self.cap)
         return below * (float(self.shape.shape(past).flat[0]) - price * past) - price * spent + at_cap
 
@@ -371,9 +371,9 @@ class _Mixed:
         def excess(log_price: Array) -> Array:
             return np.array([self.shards.total("admitted_demand", float(np.exp(log_price[0]))) - self.budget])
 
-        found = falling_root(excess, np.array([centre]), reach=max(float(reach), 1e-9), tolerance=tolerance)
-        share = float(share_of_high(found, tolerance)[0])
-        first, last = float(found.low[0]), float(found.high[0])
+        bracket = falling_root(excess, np.array([centre]), reach=max(float(reach), 1e-9), tolerance=tolerance)
+        share = float(share_of_high(bracket, tolerance)[0])
+        first, last = float(bracket.low[0]), float(bracket.high[0])
         spent = self.shards.all("spend", float(np.exp(first)), float(np.exp(last)), share)
         price = float(np.clip(np.exp(first + share * (last - first)), low, high))
         return price, sum(value for _, value in spent)

@@ -252,13 +252,13 @@ class Shard:
         return Some(self._ranked.take(slice(0, count)), self._prices[:count], np.arange(self._order.size)[:count])
 
     def gainers(self, offer: float, count: int) -> Some:
-        """Those who gain most from so many tokens."""
+        """The `count` queries that gain most from `offer` tokens."""
         gain = self._ranked.value(np.minimum(offer, self._ranked.peak()))
         place = np.sort(np.argsort(-gain, kind="stable")[:count])
         return Some(self._ranked.take(place), self._prices[place], place)
 
     def best_offer(self, offer: float) -> float:
-        """The most that a query gains from so many tokens that was not admitted."""
+        """The most that a query that was not admitted gains from `offer` tokens."""
         return float(np.max(self._gains(offer), initial=0.0))
 
     def take_offer(self, offer: float) -> None:

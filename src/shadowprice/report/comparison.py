@@ -46,10 +46,10 @@ def compared(rows: Rows, model: str | None = None) -> tuple[list[Table], list[Ta
     beside = [row for row in rows if from_paper(row) and (row["stream"], row["budget"]) in cells]
     apart = [row for row in rows if from_paper(row) and (row["stream"], row["budget"]) not in cells]
     tables = []
-    for (name, stream), some in grouped(ours, "model", "stream").items():
+    for (name, stream), of_stream in grouped(ours, "model", "stream").items():
         heading = words(stream) if name == model else f"{words(stream)}, {name}"
-        tables.append(_table(heading, some, [row for row in beside if row["stream"] == stream]))
-    return tables, [_table(words(stream), some, []) for (stream,), some in grouped(apart, "stream").items()]
+        tables.append(_table(heading, of_stream, [row for row in beside if row["stream"] == stream]))
+    return tables, [_table(words(stream), of_stream, []) for (stream,), of_stream in grouped(apart, "stream").items()]
 
 
 def _table(heading: str, rows: Rows, theirs: Rows) -> Table:
@@ -57,13 +57,15 @@ def _table(heading: str, rows: Rows, theirs: Rows) -> Table:
     budgets = sorted(medians)
     accountings = by_accounting(rows)
     title = "{} accounting" if len(accountings) > 1 else ""
-    groups = [(title.format(accounting), _lines(some, budgets)) for accounting, some in accountings.items()]
+    groups = [
+        (title.format(accounting), _lines(of_accounting, budgets)) for accounting, of_accounting in accountings.items()
+    ]
     paper = (f"the paper's, {theirs[0].get('model')}", _lines(theirs, budgets)) if theirs else None
     return Table(heading, [(budget, medians[budget]) for budget in budgets], groups, paper)
 
 
 def _lines(rows: Rows, budgets: Sequence[float]) -> list[Line]:
-    variants = {variant: {row["budget"]: row for row in some} for variant, some in by_variant(rows).items()}
+    variants = {variant: {row["budget"]: row for row in of_variant} for variant, of_variant in by_variant(rows).items()}
     best: dict[float, float] = {}
     for row in known(rows, "solved"):
         if not Variant.of(row).hindsight:

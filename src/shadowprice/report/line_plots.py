@@ -35,9 +35,9 @@ def _line(axes: Axes, rows: Rows, x: str, how: Look, label: str, y: str = "solve
 
 def _policies(x: str, label: str, rows: Rows, axes: Axes) -> None:
     """A line for each. Only the most important have a band: more than a few cannot be distinguished."""
-    for variant, some in by_variant(rows).items():
+    for variant, of_variant in by_variant(rows).items():
         if variant.policy not in _CURVES:
-            _line(axes, some, x, look(variant), variant.label(), band=variant.policy in HEADLINE)
+            _line(axes, of_variant, x, look(variant), variant.label(), band=variant.policy in HEADLINE)
     if x == "noise":
         axes.set_xlabel(label)
     else:
@@ -79,9 +79,9 @@ def frontier(rows: Rows) -> list[Plot]:
     return [
         Plot(
             f"{words(accounting)} accounting" if accounting else "",
-            partial(_policies, "tokens_spent", "tokens spent per query", some),
+            partial(_policies, "tokens_spent", "tokens spent per query", of_accounting),
         )
-        for accounting, some in by_accounting(rows).items()
+        for accounting, of_accounting in by_accounting(rows).items()
     ]
 
 
@@ -93,7 +93,7 @@ def _one_stream(rows: Rows) -> list[Row]:
 
 def per_stream(rows: Rows, draw: Callable[[Rows, Axes], None]) -> list[Plot]:
     streams = grouped(rows, "stream")
-    return [Plot(words(stream) if stream else "", partial(draw, some)) for (stream,), some in streams.items()]
+    return [Plot(words(stream) if stream else "", partial(draw, of_stream)) for (stream,), of_stream in streams.items()]
 
 
 def main(rows: Rows) -> list[Plot]:
@@ -123,8 +123,8 @@ def landing(rows: Rows) -> list[Plot]:
 
 def landing_ages(rows: Rows) -> list[Plot]:
     def draw(axes: Axes) -> None:
-        for number, ((stopped,), some) in enumerate(grouped(rows, "stopped").items()):
-            _line(axes, some, "tokens", nth(number), words(stopped))
+        for number, ((stopped,), of_kind) in enumerate(grouped(rows, "stopped").items()):
+            _line(axes, of_kind, "tokens", nth(number), words(stopped))
         axes.set_xlabel("age at which every answer is stopped, tokens")
         _percent(axes)
 
@@ -133,8 +133,8 @@ def landing_ages(rows: Rows) -> list[Plot]:
 
 def s_curve(rows: Rows) -> list[Plot]:
     def draw(axes: Axes) -> None:
-        for number, ((dataset,), some) in enumerate(grouped(rows, "dataset").items()):
-            _line(axes, some, "budget", nth(number), shorten(words(dataset or "all")))
+        for number, ((dataset,), of_dataset) in enumerate(grouped(rows, "dataset").items()):
+            _line(axes, of_dataset, "budget", nth(number), shorten(words(dataset or "all")))
         token_axis(axes.xaxis, (row["budget"] for row in rows), "limit of every answer, tokens")
         _percent(axes)
 
@@ -144,8 +144,8 @@ def s_curve(rows: Rows) -> list[Plot]:
 def noise(rows: Rows) -> list[Plot]:
     label = "noise added to the forecast, sigma of its log"
     return [
-        Plot(describe(stream, budget), partial(_policies, "noise", label, some))
-        for (stream, budget), some in grouped(rows, "stream", "budget").items()
+        Plot(describe(stream, budget), partial(_policies, "noise", label, of_cell))
+        for (stream, budget), of_cell in grouped(rows, "stream", "budget").items()
     ]
 
 
@@ -168,8 +168,8 @@ def beta(rows: Rows) -> list[Plot]:
 
 def alpha(rows: Rows) -> list[Plot]:
     def draw(field: str, axes: Axes) -> None:
-        for number, ((stream, budget), some) in enumerate(grouped(rows, "stream", "budget").items()):
-            _line(axes, some, "alpha", nth(number), describe(stream, budget), y=field)
+        for number, ((stream, budget), of_cell) in enumerate(grouped(rows, "stream", "budget").items()):
+            _line(axes, of_cell, "alpha", nth(number), describe(stream, budget), y=field)
         axes.set(xlabel="initial velocity alpha, utility per token", ylabel="price, utility per token")
         log_scale(axes.xaxis)
         if field == "price":
@@ -185,9 +185,9 @@ def alpha(rows: Rows) -> list[Plot]:
 
 def curves(rows: Rows) -> list[Plot]:
     def draw(axes: Axes) -> None:
-        for (policy,), some in grouped(rows, "policy").items():
+        for (policy,), of_policy in grouped(rows, "policy").items():
             how, curve = look(Variant(policy)), "surge (CLEAR)" if policy == "clear" else policy
-            tokens, utility = ([row[field] for row in some] for field in ("tokens", "utility"))
+            tokens, utility = ([row[field] for row in of_policy] for field in ("tokens", "utility"))
             axes.plot(tokens, utility, how.dash, color=how.colour, label=curve)
         axes.axvline(rows[0]["threshold"], color=MUTED, lw=0.9, ls=":")
         axes.set(xlabel="grant, tokens", ylabel="utility (its scale is free)")
@@ -206,12 +206,14 @@ def index(rows: Rows) -> list[Plot]:
     def draw(axes: Axes) -> None:
         from matplotlib.ticker import LogLocator
 
-        for number, some in enumerate(grouped(rows, "query").values()):
-            one, how = some[0], nth(number)
+        for number, of_query in enumerate(grouped(rows, "query").values()):
+            one, how = of_query[0], nth(number)
             end = f"stops at {one['stop']:,}" if one["stop"] else "never starts"
             label = f"{one['forecast_tokens']:,.0f} tokens, {100 * one['forecast_solve']:.0f}%: {end}"
-            axes.plot([r["age"] for r in some], [r["index"] for r in some], how.dash, color=how.colour, label=label)
-            for row in some:
+            axes.plot(
+                [r["age"] for r in of_query], [r["index"] for r in of_query], how.dash, color=how.colour, label=label
+            )
+            for row in of_query:
                 if row["age"] == max(1, row["stop"]):  # on a log scale ages begin with 1
                     axes.plot(row["age"], row["index"], "x", color=how.colour, ms=8, mew=2.2)
         if price > 0:

@@ -70,11 +70,11 @@ def _fill(axes: Axes, plot: Plot, width: float) -> None:
 
 def _handles(axes: Iterable[Axes]) -> dict[str, Any]:
     """Matplotlib's legend handles, each label once."""
-    found: dict[str, Any] = {}
-    for each in axes:
-        for handle, label in zip(*each.get_legend_handles_labels(), strict=True):
-            found.setdefault(label, handle)
-    return found
+    entries: dict[str, Any] = {}
+    for ax in axes:
+        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
+            entries.setdefault(label, handle)
+    return entries
 
 
 # --- figures in a page -------------------------------------------------------------------------

@@ -71,8 +71,8 @@ def predictor(rows: Rows) -> list[Plot]:
 
     def scatter(axes: Axes) -> None:
         for number, tier in enumerate(tiers):
-            some = _thinned([row for row in points if row.get("tier") == tier[0]])
-            _dots(axes, some, "length", "forecast", nth(number), _tier(tier[0]))
+            of_tier = _thinned([row for row in points if row.get("tier") == tier[0]])
+            _dots(axes, of_tier, "length", "forecast", nth(number), _tier(tier[0]))
         _diagonal(axes, points, "length", "forecast")
         axes.set(xlabel="true length, tokens", ylabel="forecast (median), tokens")
 
@@ -125,12 +125,12 @@ def _ends(rows: Rows, *fields: str) -> tuple[float, float]:
 def allocations(rows: Rows) -> list[Plot]:
     rows = [row for row in known(rows, "length", "grant") if row["length"] > 0]
 
-    def draw(some: Rows, axes: Axes) -> None:
-        served = [row for row in some if row["grant"] > 0]
+    def draw(of_group: Rows, axes: Axes) -> None:
+        served = [row for row in of_group if row["grant"] > 0]
         enough = [row for row in served if row["grant"] >= row["length"]]
         too_small = [row for row in served if row["grant"] < row["length"]]
         floor = _ends(rows, "length", "grant")[0] * 0.6
-        declined = [{**row, "grant": floor} for row in some if row["grant"] <= 0]
+        declined = [{**row, "grant": floor} for row in of_group if row["grant"] <= 0]
         _dots(axes, _thinned(enough), "length", "grant", Look(BLUE), "grant reaches the answer's end")
         _dots(axes, _thinned(too_small), "length", "grant", Look(GREY, marker="^"), "grant ends before it")
         _dots(axes, _thinned(declined), "length", "grant", Look(VERMILLION, marker="x"), "declined: no grant")
@@ -139,8 +139,8 @@ def allocations(rows: Rows) -> list[Plot]:
 
     groups = grouped(rows, "regime", "policy", "budget", "reclaim")
     return [
-        Plot(f"{regime} ({budget:,g}): {row_label(some[0])}", partial(draw, some), height=2.7)
-        for (regime, _, budget, _), some in groups.items()
+        Plot(f"{regime} ({budget:,g}): {row_label(of_group[0])}", partial(draw, of_group), height=2.7)
+        for (regime, _, budget, _), of_group in groups.items()
     ]
 
 

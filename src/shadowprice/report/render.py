@@ -116,7 +116,7 @@ def _flattened(value: Any) -> list[str]:
     if isinstance(value, Mapping):
         return [", ".join(f"{k} {v}" for k, v in value.items())]
     if isinstance(value, list | tuple):
-        if any(isinstance(each, Mapping) for each in value):
-            return [text for each in value for text in _flattened(each)]
+        if any(isinstance(item, Mapping) for item in value):
+            return [text for item in value for text in _flattened(item)]
         return [", ".join(map(str, value))]
     return [str(value)]

@@ -91,7 +91,7 @@ def _verdict(results: Results) -> dict[str, Any] | None:
 
 def _cell(rows: Rows, stream: Any, budget: Any) -> dict[Variant, Row]:
     here = [row for row in rows if row["stream"] == stream and row["budget"] == budget]
-    return {variant: some[0] for variant, some in by_variant(here).items()}
+    return {variant: of_variant[0] for variant, of_variant in by_variant(here).items()}
 
 
 def _everywhere(rows: Rows) -> dict[str, Any]:
@@ -105,7 +105,7 @@ def _everywhere(rows: Rows) -> dict[str, Any]:
 def _facts(results: Results) -> list[tuple[str, str]]:
     meta, facts = results.meta, []
     claims = [row["held"] for row in results.table("findings") if row.get("claimed_by") != "ours"]
-    if tested := [held for held in claims if held != "not tested"]:
+    if tested := [verdict for verdict in claims if verdict != "not tested"]:
         facts.append(("claims of the paper that held", f"{tested.count('yes')} of {len(tested)}"))
     if scored := known(_ours(results, "predictor"), "spearman"):
         facts.append(("rank correlation of the forecast", f"{scored[0]['spearman']:.2f}"))

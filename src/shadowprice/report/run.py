@@ -32,8 +32,8 @@ def run_report(folder: Path) -> str:
 
 def run_page(run: RunData, requests: Shown) -> str:
     attempts = "chunks" if run.metered else "attempts"
-    clearings = [{**each, "number": number} for number, each in enumerate(run.clearings, start=1)]
-    priced = [(each["number"], each["price"]) for each in clearings if each.get("price")]
+    clearings = [{**clearing, "number": number} for number, clearing in enumerate(run.clearings, start=1)]
+    priced = [(clearing["number"], clearing["price"]) for clearing in clearings if clearing.get("price")]
     worth = "correct answers per token" if run.by_index else "utility per token"
     unit = "dollars" if run.rates.money else "tokens"
     balance = Plot("", partial(_draw_balance, run, f"{attempts} ended", unit))
@@ -81,7 +81,7 @@ def _facts(run: RunData) -> list[tuple[str, str]]:
     if run.rates.priced or run.prices:
         facts.append(("tokens generated", f"{run.usage.output:,}"))
         facts.append(("tokens read", f"{run.usage.input + run.usage.cached:,}"))
-    if prices := [each["price"] for each in run.clearings if each.get("price") is not None]:
+    if prices := [clearing["price"] for clearing in run.clearings if clearing.get("price") is not None]:
         facts.append(("last price per token", f"{prices[-1]:.3g}"))
     if run.clearings:
         facts.append(("clearings", f"{len(run.clearings):,}"))

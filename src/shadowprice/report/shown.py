@@ -64,11 +64,11 @@ def _chosen(rows: Sequence[Mapping[str, Any]], most: int) -> list[Mapping[str, A
     sizes: dict[Any, int] = {}
     for row in rows:
         sizes[_kind(row)] = sizes.get(_kind(row), 0) + 1
-    each = level(list(sizes.values()), most)
+    share = level(list(sizes.values()), most)
     taken: dict[Any, int] = dict.fromkeys(sizes, 0)
     chosen = []
     for row in rows:
-        if taken[_kind(row)] < each:
+        if taken[_kind(row)] < share:
             taken[_kind(row)] += 1
             chosen.append(row)
     return chosen
@@ -77,8 +77,8 @@ def _chosen(rows: Sequence[Mapping[str, Any]], most: int) -> list[Mapping[str, A
 def _counts(rows: Sequence[Mapping[str, Any]], chosen: Sequence[Mapping[str, Any]]) -> list[tuple[str, int, int]]:
     if len(chosen) == len(rows):
         return []
-    found: dict[str, list[int]] = {}
+    counts: dict[str, list[int]] = {}
     for place, some in enumerate((chosen, rows)):
         for row in some:
-            found.setdefault(row["outcome"], [0, 0])[place] += 1
-    return [(name, part, whole) for name, (part, whole) in found.items()]
+            counts.setdefault(row["outcome"], [0, 0])[place] += 1
+    return [(name, part, whole) for name, (part, whole) in counts.items()]

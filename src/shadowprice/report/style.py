@@ -55,9 +55,9 @@ POLICIES = {
 
 def look(variant: Variant) -> Look:
     """A policy that reclaims has its own marker, one that lands its own line."""
-    found = POLICIES.get(variant.policy, Look(MUTED, "-.", "D"))
-    found = replace(found, marker="P") if variant.reclaim else found
-    return replace(found, dash="--") if variant.landing else found
+    chosen = POLICIES.get(variant.policy, Look(MUTED, "-.", "D"))
+    chosen = replace(chosen, marker="P") if variant.reclaim else chosen
+    return replace(chosen, dash="--") if variant.landing else chosen
 
 
 def nth(number: int) -> Look:

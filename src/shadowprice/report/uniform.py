@@ -61,7 +61,7 @@ def uniform(account: Account, asked: Mapping[str, Asked], *, graded: bool) -> Un
             cut += 1
         else:
             good += view.correct is True if graded else 1
-    counted = [each for each in unknown if not graded or _has_gold(each[0].id, asked)]
+    counted = [pair for pair in unknown if not graded or _has_gold(pair[0].id, asked)]
     limit = min(cap, _limit(account, views, share))
     return Uniform(share, good, cut, failed, len(counted), _likely(counted, limit, graded=graded))
 

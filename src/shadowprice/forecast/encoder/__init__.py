@@ -136,8 +136,8 @@ class EncoderForecaster(Forecaster):
                 progress=self.progress,
             )
         self._fitted = _Fitted(network, mean, scale, spread=1.0, solve=float(np.mean(graded)) if graded else 1.0)
-        found = self._uncalibrated([example.text for example in held_out])
-        errors = (np.array([example.length for example in held_out]) - np.log(found.tokens)) / found.spread
+        raw = self._uncalibrated([example.text for example in held_out])
+        errors = (np.array([example.length for example in held_out]) - np.log(raw.tokens)) / raw.spread
         spread = _spread(errors, np.array([example.truncated for example in held_out]))
         self._fitted, self.history, self.calibration = replace(self._fitted, spread=spread), history, None
         return self
@@ -175,18 +175,18 @@ class EncoderForecaster(Forecaster):
         try:
             settings = about["settings"]
             heads = tuple(_EARLIER_NAMES.get(head, head) for head in settings["heads"])
-            found = cls(**{**settings, "heads": heads})
-            found.history = [Epoch(**epoch) for epoch in about["history"]]
+            forecaster = cls(**{**settings, "heads": heads})
+            forecaster.history = [Epoch(**epoch) for epoch in about["history"]]
             calibration = about["calibration"]
-            found.calibration = None if calibration is None else Calibration.from_dict(calibration)
+            forecaster.calibration = None if calibration is None else Calibration.from_dict(calibration)
             shape = {name: int(about["network"][name]) for name in ("padding", "max_length")}
             fitted = about["fitted"] if "fitted" in about else about["learnt"]
             numbers = {name: float(fitted[name]) for name in ("mean", "scale", "spread", "solve")}
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"damaged: {error}", path=folder, fix="train it again") from None
         with quiet():
-            found._fitted = _Fitted(Network.load(folder, **shape), **numbers)
-        return found
+            forecaster._fitted = _Fitted(Network.load(folder, **shape), **numbers)
+        return forecaster
 
     def _trained(self) -> _Fitted:
         if self._fitted is None:

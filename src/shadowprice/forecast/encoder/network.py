@@ -65,7 +65,7 @@ class Network:
         """The token ids of the texts, cut on the left."""
         # Lone surrogates, which no tokenizer takes, become question marks.
         ends = [text[-_CHARACTERS * self.max_length :].encode(errors="replace").decode() for text in texts]
-        return [found.ids or [self.padding] for found in self.tokenizer.encode_batch(ends)]
+        return [encoding.ids or [self.padding] for encoding in self.tokenizer.encode_batch(ends)]
 
     def padded(self, pieces: Sequence[Sequence[int]]) -> dict[str, torch.Tensor]:
         """A batch as the model takes it."""
@@ -78,14 +78,14 @@ class Network:
         """A row per text. Texts of similar length are batched together, so that little is computed for padding."""
         pieces = self.pieces(texts)
         order = np.argsort([len(row) for row in pieces], kind="stable")
-        found = np.zeros((len(texts), self.model.config.num_labels))
+        outputs = np.zeros((len(texts), self.model.config.num_labels))
         self.model.to(device()).eval()
         with torch.inference_mode():
             for start in range(0, len(order), batch):
-                some = order[start : start + batch]
-                inputs = {name: each.to(device()) for name, each in self.padded([pieces[i] for i in some]).items()}
-                found[some] = self.model(**inputs).logits.double().cpu().numpy()
-        return found
+                places = order[start : start + batch]
+                inputs = {name: each.to(device()) for name, each in self.padded([pieces[i] for i in places]).items()}
+                outputs[places] = self.model(**inputs).logits.double().cpu().numpy()
+        return outputs
 
     def save(self, folder: Path) -> None:
         weights = {name: each.contiguous().cpu() for name, each in self.model.state_dict().items()}

@@ -109,15 +109,15 @@ def losses(outputs: Tensor, heads: Sequence[str], length: Tensor, truncated: Ten
     if "spread" in column:
         log_spread = column["spread"].clamp(-4.0, 3.0)
         z = short / log_spread.exp()
-        found = torch.where(truncated, -torch.special.log_ndtr(-z), z**2 / 2 + log_spread)
+        loss = torch.where(truncated, -torch.special.log_ndtr(-z), z**2 / 2 + log_spread)
     else:
-        found = torch.where(truncated, relu(short), short) ** 2
+        loss = torch.where(truncated, relu(short), short) ** 2
     if "correct" in column:
         graded = ~correct.isnan()
-        found = found + graded * binary_cross_entropy_with_logits(
+        loss = loss + graded * binary_cross_entropy_with_logits(
             column["correct"], correct.nan_to_num(), reduction="none"
         )
-    return found
+    return loss
 
 
 # --- training ----------------------------------------------------------------------------------
@@ -215,10 +215,10 @@ def _rows(network: Network, each: Sequence[Example]) -> list[tuple[list[int], Ex
 
 
 def _collated(network: Network, rows: Sequence[tuple[list[int], Example]]) -> dict[str, Tensor]:
-    found = network.padded([pieces for pieces, _ in rows])
+    inputs = network.padded([pieces for pieces, _ in rows])
     for name in ("length", "truncated", "correct", "weight"):
-        found[name] = torch.tensor([getattr(example, name) for _, example in rows])
-    return found
+        inputs[name] = torch.tensor([getattr(example, name) for _, example in rows])
+    return inputs
 
 
 @contextlib.contextmanager
