@@ -30,7 +30,7 @@ _STRENGTH = 0.7  # of all columns of the transformer together, beside the words
 
 
 class FrozenForecaster(TextForecaster):
-    """Trained in a minute or two per ten thousand questions; a few milliseconds a question.
+    """Slower than words alone: the transformer reads every question, in training and for a forecast.
 
     base        an encoder: a name on the Hugging Face hub, or a folder with its tokenizer
     max_length  how many tokens of a question it reads, from the end
