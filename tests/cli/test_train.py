@@ -207,6 +207,26 @@ class TestEncoder:
         assert main(["forecast", str(asked), "--forecaster", str(tmp_path / "f"), "--out", str(tmp_path / "o")]) == 0
         assert len(read_jsonl(tmp_path / "o")) == 100
 
+    def test_its_features_beside_words(self, base, asked, tmp_path, capsys):
+        write_traces(tmp_path / "t.jsonl", shipped_traces("eval", "smollm2")[:60])
+        assert train(tmp_path / "t.jsonl", "--out", tmp_path / "f", "--features", base, "--quiet") == 0
+        assert "kind frozen, 60 traces of 60 questions" in capsys.readouterr().out
+        adapted = ["--from", tmp_path / "f", "--kind", "text", "--validation", 0]
+        assert train(tmp_path / "t.jsonl", "--out", tmp_path / "g", *adapted) == 0
+        assert main(["forecast", str(asked), "--forecaster", str(tmp_path / "g"), "--out", str(tmp_path / "o")]) == 0
+        assert len(read_jsonl(tmp_path / "o")) == 100
+
+    @pytest.mark.parametrize(
+        ("more", "message"),
+        [
+            (["--from", "default"], "--features with --from, which keeps the features it has (leave out one of them)"),
+            (["--kind", "encoder"], "--features with --kind encoder (leave out one of them)"),
+        ],
+    )
+    def test_options_that_contradict_features(self, tmp_path, capsys, more, message):
+        assert train("no-such-traces", "--out", tmp_path / "f", "--features", "any", *more) == 2
+        assert capsys.readouterr().err == f"shadowprice: {message}\n"
+
     def test_invalid_settings_are_refused_before_anything_is_read(self, tmp_path, capsys):
         pytest.importorskip("torch", reason="the extra `encoder` is not installed")
         for more in (["--heads", "tails"], ["--epochs", "0"]):

@@ -23,6 +23,8 @@ def make(request, tmp_path_factory):
 
     base = small_deberta(tmp_path_factory.mktemp("base"), [trace.prompt for trace in stories(400)])
     torch.set_num_threads(1)  # two that wait for each other on a busy machine take ten times as long
+    if request.param == "frozen":
+        return lambda heads=None: KINDS["frozen"]()(base, max_length=32)
     settings = {"max_length": 32, "epochs": 9, "learning_rate": 1e-3}
     return lambda heads=("spread", "correct"): KINDS["encoder"]()(base, heads=heads, **settings)
 

@@ -49,6 +49,12 @@ that it forecasts: collect them first.
   shadowprice train large.jsonl.gz --from default --scout small.jsonl.gz --out forecaster
   shadowprice run questions.jsonl --budget 200k --forecaster forecaster --scout small-answers.jsonl.gz ...
 
+--features: a pretrained transformer reads the questions as well, and what its middle layers say is used
+beside the words. It is not trained, and is kept in the forecaster's folder; a forecast takes milliseconds
+(pip install 'shadowprice[encoder]'; docs/forecaster.md).
+
+  shadowprice train traces.jsonl.gz --features sentence-transformers/all-MiniLM-L6-v2 --out forecaster
+
 kinds:
   text     words and structure of the question; seconds, no further packages (default)
   encoder  the paper's predictor: fine-tunes a transformer (pip install 'shadowprice[encoder]')
@@ -74,6 +80,9 @@ def add(commands: Commands) -> None:
     command.add_argument("--kind", choices=["text", "encoder"], help="(default: text)")
     command.add_argument(
         "--from", dest="start", metavar="DIR", help="adapt this forecaster; `default` is the one in the package"
+    )
+    command.add_argument(
+        "--features", metavar="NAME", help="with --kind text: an encoder on the hub, or a folder, to use beside words"
     )
     command.add_argument("--scout", metavar="FILE", help="traces of another model on the same questions")
     command.add_argument(
@@ -146,8 +155,9 @@ def _train_routes(options: argparse.Namespace) -> int:
     from shadowprice.forecast.training import read_training_traces
     from shadowprice.grading.agreement import Ballots
 
-    if options.start or options.report or options.scout or options.kind == "encoder":
-        raise InputError("--from, --report, --scout and --kind encoder with --routes", fix="leave them out")
+    if options.start or options.report or options.scout or options.features or options.kind == "encoder":
+        problem = "--from, --report, --scout, --features and --kind encoder with --routes"
+        raise InputError(problem, fix="leave them out")
     traces = read_training_traces(options.traces)
     folders = train_routes(traces, options.out, vote=Ballots().vote, progress=_progress(quiet=options.quiet))
     if options.json:
@@ -175,6 +185,10 @@ def _check(options: argparse.Namespace, report_folder: str) -> None:
         raise InputError("is inside the forecaster", path=report_folder, fix="put the report beside it")
     if os.path.exists(report_folder) and not os.path.isdir(report_folder):
         raise InputError("is not a folder", path=report_folder, fix="give another with --report")
+    if options.features and options.start:
+        raise InputError("--features with --from, which keeps the features it has", fix="leave out one of them")
+    if options.features and options.kind == "encoder":
+        raise InputError("--features with --kind encoder", fix="leave out one of them")
     given = [flag for flag, name in _ENCODER.items() if getattr(options, name) is not None]
     if given and options.start:
         raise InputError(f"{given[0]} with --from: only a new encoder has that option", fix="leave out one of them")
@@ -187,11 +201,13 @@ def _trainer(options: argparse.Namespace, progress: Callable[[str], None]) -> Tr
 
     if options.start:
         trainer = adapted_forecaster(options.start)
-        if options.kind not in (None, trainer.kind):
+        if options.kind not in (None, trainer.kind) and (options.kind, trainer.kind) != ("text", "frozen"):
             raise InputError(
                 f"--kind {options.kind} with --from a forecaster of kind {trainer.kind}", fix="leave out --kind"
             )
         return trainer
+    if options.features:
+        return new_forecaster("frozen", base=options.features)
     if options.kind != "encoder":
         return new_forecaster(options.kind or "text")
     given = {name: value for name in _ENCODER.values() if (value := getattr(options, name)) is not None}

@@ -1,6 +1,7 @@
 """Forecasters: from the text of a request to how long its answer will be, and whether it will be correct.
 
     text     n-grams and structure of the question; trained in seconds, the default      forecast/text
+    frozen   the same beside what a transformer, not trained any further, says of it     forecast/frozen
     encoder  the paper's predictor: a fine-tuned transformer                             forecast/encoder
     scout    one of these, and what another model's answers to the same questions say    forecast/scout
 
@@ -40,9 +41,10 @@ def _kind(module: str, name: str) -> Callable[[], type[Forecaster]]:
 
 DEFAULT = Path(__file__).parent / "default"  # the folder of the forecaster that the package ships
 
-# Imported only when used: the encoder brings torch.
+# Imported only when used: frozen and encoder bring torch.
 KINDS: dict[str, Callable[[], type[Forecaster]]] = {
     "text": _kind("text", "TextForecaster"),
+    "frozen": _kind("frozen", "FrozenForecaster"),
     "encoder": _kind("encoder", "EncoderForecaster"),
 }
 _SCOUT = _kind("scout", "ScoutForecaster")

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import os
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -60,13 +60,13 @@ class _Weights:
 
     centre: Array  # mean and
     scale: Array  # standard deviation of the structure in training
-    linear: Array  # (COLUMNS + STRUCTURE + 1, 2): words, structure, one -> score of log length, of correctness
+    linear: Array  # (COLUMNS + structure + 1, 2): words, structure, one -> score of log length, of correctness
     spread: Array  # (3,): both scores, one -> log of the spread
 
     @classmethod
     def zero(cls, structure: Array) -> Self:
         scale = np.maximum(structure.std(axis=0), 1e-3)
-        shape = COLUMNS + STRUCTURE + 1
+        shape = COLUMNS + structure.shape[1] + 1
         return cls(structure.mean(axis=0), scale, np.zeros((shape, 2)), np.zeros(3))
 
     def standardised(self, structure: Array) -> Array:
@@ -115,6 +115,8 @@ class TextForecaster(Forecaster):
                because lengths differ more from model to model
     """
 
+    kind = "text"  # in the description of its folder
+
     def __init__(self, penalty: float = 3.0, structure: tuple[float, float] = (0.02, 0.1)) -> None:
         self.penalty, self.structure = penalty, structure
         self.trained_on: dict[str, Any] = {}
@@ -127,7 +129,7 @@ class TextForecaster(Forecaster):
         return self
 
     def adapt(self, traces: Sequence[Trace]) -> Self:
-        adapted = type(self)(self.penalty, self.structure)
+        adapted = self._untrained()
         adapted._learn(traces, self._trained())
         adapted.anytime = adapted.anytime or self.anytime
         adapted.trained_on["adapted_from"] = self.trained_on
@@ -140,7 +142,10 @@ class TextForecaster(Forecaster):
                 self._numbers = _Numbers(weights)
             rows = [self._row(self._numbers, text) for text in texts]
             return Forecast.of_rows(rows, self._calibration.shape)
-        words, structure = features(texts)
+        return self._at_once(weights, texts)
+
+    def _at_once(self, weights: _Weights, texts: Sequence[str]) -> Forecast:
+        words, structure = self._read(texts)
         # The rows of `_design` times the weights; joining its parts would take longer than all else, for one request.
         constant = _MEAN * weights.linear[-1]
         scores = (
@@ -161,6 +166,24 @@ class TextForecaster(Forecaster):
             raise InputError("the forecaster is not trained", fix="call fit, or load one that is")
         return self._weights
 
+    # --- what a forecaster that reads more than this overrides ----------------------------------
+
+    def _untrained(self) -> Self:
+        """Another one with the same settings."""
+        return type(self)(self.penalty, self.structure)
+
+    def _read(self, texts: Sequence[str]) -> tuple[sparse.csr_array, Array]:
+        """Words and structure of each text."""
+        return features(texts)
+
+    def _width(self) -> int:
+        """Columns of the structure."""
+        return STRUCTURE
+
+    def _strength(self, target: int) -> Array:
+        """Weight of each column of the structure beside the words."""
+        return np.full(STRUCTURE, self.structure[target])
+
     # --- fitting -------------------------------------------------------------------------------
 
     def _learn(self, traces: Sequence[Trace], known: _Weights | None) -> None:
@@ -172,7 +195,7 @@ class TextForecaster(Forecaster):
             raise InputError(
                 f"{first.size} questions are too few to learn from", fix=f"give the traces of {_FEWEST} or more"
             )
-        words, structure = features(without_shared_text([used[i].prompt for i in first]))
+        words, structure = self._read(without_shared_text([used[i].prompt for i in first]))
         base = known or _Weights.zero(structure)
         design = _design(words, base.standardised(structure))
         before = design @ base.linear
@@ -237,7 +260,7 @@ class TextForecaster(Forecaster):
                 change[-1, target] = difference.mean() / _MEAN
             else:
                 weight = np.ones(x.shape[1])
-                weight[COLUMNS : COLUMNS + STRUCTURE] = self.structure[target]
+                weight[COLUMNS:-1] = self._strength(target)
                 found = lsqr(x * weight, difference, damp=np.sqrt(self.penalty), atol=1e-4, btol=1e-4, iter_lim=200)[0]
                 change[:, target] = weight * found
         return slope, change
@@ -245,46 +268,55 @@ class TextForecaster(Forecaster):
     # --- saving --------------------------------------------------------------------------------
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        weights = self._trained()
-        about = {
+        with written(folder, self.kind, self._about()) as scratch:
+            self._save_weights(scratch)
+
+    def _about(self) -> dict[str, Any]:
+        self._trained()
+        return {
             "penalty": self.penalty,
             "structure": self.structure,
             "calibration": self._calibration.to_dict(),
             "anytime": self.anytime.to_dict() if self.anytime else None,
             "trained_on": self.trained_on,
         }
-        with written(folder, "text", about) as scratch:
-            arrays = {name: values.astype(np.float32) for name, values in vars(weights).items()}
-            np.savez_compressed(scratch / _ARRAYS, **arrays)
+
+    def _save_weights(self, folder: Path) -> None:
+        arrays = {name: values.astype(np.float32) for name, values in vars(self._trained()).items()}
+        np.savez_compressed(folder / _ARRAYS, **arrays)
+
+    @classmethod
+    def _from(cls, folder: str | os.PathLike[str], about: Mapping[str, Any]) -> Self:
+        """One that is not trained, with the settings of a saved one."""
+        for_length, for_correct = map(float, about["structure"])
+        return cls(float(about["penalty"]), (for_length, for_correct))
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Self:
         kind, about = description(folder)
         try:
-            if kind != "text":
+            if kind != cls.kind:
                 raise ValueError(f"its kind is {kind!r}")
+            found = cls._from(folder, about)
+            shapes = _shapes(found._width())
             with np.load(Path(folder, _ARRAYS), allow_pickle=False) as arrays:
-                weights = _Weights(**{name: np.asarray(arrays[name], np.float64) for name in _SHAPES})
-            if any(getattr(weights, name).shape != shape for name, shape in _SHAPES.items()):
+                weights = _Weights(**{name: np.asarray(arrays[name], np.float64) for name in shapes})
+            if any(getattr(weights, name).shape != shape for name, shape in shapes.items()):
                 raise ValueError("its weights have the wrong shape")
             if not all(np.isfinite(values).all() for values in vars(weights).values()):
                 raise ValueError("its weights are not finite")
-            for_length, for_correct = map(float, about["structure"])
-            found = cls(float(about["penalty"]), (for_length, for_correct))
             found._weights, found.trained_on = weights, dict(about["trained_on"])
             found._calibration = Calibration.from_dict(about["calibration"])
             found.anytime = Anytime.from_dict(about["anytime"]) if about.get("anytime") else None
+        except InputError:  # of a part, and says what is damaged
+            raise
         except (ValueError, TypeError, KeyError, OSError, EOFError, BadZipFile, MarketError) as error:
             raise InputError(f"damaged: {error}", path=folder, fix="train it again, or name another folder") from None
         return found
 
 
-_SHAPES = {
-    "centre": (STRUCTURE,),
-    "scale": (STRUCTURE,),
-    "linear": (COLUMNS + STRUCTURE + 1, 2),
-    "spread": (3,),
-}
+def _shapes(structure: int) -> dict[str, tuple[int, ...]]:
+    return {"centre": (structure,), "scale": (structure,), "linear": (COLUMNS + structure + 1, 2), "spread": (3,)}
 
 
 class _Targets:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -25,7 +25,7 @@ try:
 except ImportError:
     raise MissingExtra("encoder", "the encoder forecaster") from None
 
-_CONFIGURATION, _WEIGHTS, _TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
+_CONFIGURATION, WEIGHTS, _TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
 _CHARACTERS = 32  # per token, at most: what is further to the left of a text is not tokenized
 
 
@@ -47,19 +47,36 @@ class Network:
             raise InputError("no such folder", path=base, fix=_FIX)
         try:
             tokenizer = transformers.AutoTokenizer.from_pretrained(base, trust_remote_code=False)
-            model = transformers.AutoModelForSequenceClassification.from_pretrained(
-                base,
-                num_labels=width,
-                ignore_mismatched_sizes=True,  # the base may have another head
-                dtype=torch.float32,
-                trust_remote_code=False,
-            )
+            model = cls._pretrained(base, width)
         except Exception as error:  # half a dozen libraries fail in their own ways
             raise InputError(f"the encoder {base!r} cannot be loaded: {_first_line(error)}", fix=_FIX) from None
         if not getattr(tokenizer, "is_fast", False) or tokenizer.pad_token_id is None:
             raise InputError(f"{base!r} has no fast tokenizer with a padding token", fix=_FIX)
         readable = min(tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", None) or 2**30)
         return cls(model, tokenizer.backend_tokenizer, tokenizer.pad_token_id, min(max_length, readable))
+
+    @classmethod
+    def _pretrained(cls, base: str, width: int) -> Any:
+        return transformers.AutoModelForSequenceClassification.from_pretrained(
+            base,
+            num_labels=width,
+            ignore_mismatched_sizes=True,  # the base may have another head
+            dtype=torch.float32,
+            trust_remote_code=False,
+        )
+
+    @classmethod
+    def _model_of(cls, configuration: Any) -> Any:
+        """One with such a configuration, and random weights."""
+        return transformers.AutoModelForSequenceClassification.from_config(configuration, dtype=torch.float32)
+
+    @property
+    def width(self) -> int:
+        return int(self.model.config.num_labels)
+
+    def _rows(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        found: torch.Tensor = self.model(**inputs).logits
+        return found
 
     def pieces(self, texts: Sequence[str]) -> list[list[int]]:
         """The token ids of the texts, cut on the left."""
@@ -78,18 +95,18 @@ class Network:
         """A row per text. Texts of similar length are batched together, so that little is computed for padding."""
         pieces = self.pieces(texts)
         order = np.argsort([len(row) for row in pieces], kind="stable")
-        outputs = np.zeros((len(texts), self.model.config.num_labels))
+        outputs = np.zeros((len(texts), self.width))
         self.model.to(device()).eval()
         with torch.inference_mode():
             for start in range(0, len(order), batch):
                 places = order[start : start + batch]
                 inputs = {name: each.to(device()) for name, each in self.padded([pieces[i] for i in places]).items()}
-                outputs[places] = self.model(**inputs).logits.double().cpu().numpy()
+                outputs[places] = self._rows(inputs).double().cpu().numpy()
         return outputs
 
     def save(self, folder: Path) -> None:
         weights = {name: each.contiguous().cpu() for name, each in self.model.state_dict().items()}
-        save_file(weights, folder / _WEIGHTS)
+        save_file(weights, folder / WEIGHTS)
         (folder / _CONFIGURATION).write_text(json.dumps(_plain(self.model.config.to_dict()), indent=1) + "\n")
         self.tokenizer.save(str(folder / _TOKENIZER))
 
@@ -98,12 +115,12 @@ class Network:
         try:
             record = _plain(json.loads(Path(folder, _CONFIGURATION).read_text()))
             configuration = transformers.AutoConfig.for_model(record.pop("model_type"), **record)
-            weights = load_file(Path(folder, _WEIGHTS))
+            weights = {name: each.float() for name, each in load_file(Path(folder, WEIGHTS)).items()}
             with torch.device("meta"):  # a forged configuration gets no memory before its shapes are checked
-                shapes = _shapes(_model_of(configuration).state_dict())
+                shapes = _shapes(cls._model_of(configuration).state_dict())
             if shapes != _shapes(weights):
                 raise ValueError("the weights do not fit the configuration")
-            model = _model_of(configuration)
+            model = cls._model_of(configuration)
             model.load_state_dict(weights)
             return cls(model, tokenizers.Tokenizer.from_file(str(Path(folder, _TOKENIZER))), padding, max_length)
         except Exception as error:  # tokenizers raises bare exceptions
@@ -117,10 +134,6 @@ _CODE = {"auto_map", "attn_implementation", "experts_implementation", "quantizat
 def _plain(configuration: dict[str, Any]) -> dict[str, Any]:
     """Without the entries that name code: files to import, kernels to fetch, packages to call."""
     return {name: value for name, value in configuration.items() if not name.startswith("_") and name not in _CODE}
-
-
-def _model_of(configuration: Any) -> Any:
-    return transformers.AutoModelForSequenceClassification.from_config(configuration, dtype=torch.float32)
 
 
 def _shapes(weights: dict[str, torch.Tensor]) -> dict[str, torch.Size]:
