@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from shadowprice.arrays import Array
 from shadowprice.cost import prompt_bound
 from shadowprice.engine.scheduler import Batch, Report, Round, Work
-from shadowprice.engine.sites import FIRST_LESSON, Kept, Site, Turn, replace_solve, solve_of, with_one
+from shadowprice.engine.sites import FIRST_LESSON, Kept, Site, Turn, at_their_caps, replace_solve, solve_of, with_one
 from shadowprice.engine.voting import Voting
 from shadowprice.errors import Refused
 from shadowprice.forecast.learning import recalibrate
@@ -365,29 +365,13 @@ class Routed:
             if limits[at] >= 1:
                 route, expected = live[int(cleared.option[at])], float(cleared.cost[at])
                 self._queue.append(Turn(int(waiting[at]), route, int(limits[at]), expected))
-        if not self._queue and not self._running:
-            self._queue = self._leftovers(waiting, live, available)
+        if not self._queue and not self._running:  # no budget stays idle while requests without an answer wait
+            prompts = {place: int(self._prompt[place]) for place in waiting.tolist() if place not in self._kept}
+            self._queue = at_their_caps(self._sites, live, prompts, available)
         if self._queue:
             granted = round(sum(turn.expected for turn in self._queue))
             admitted = len(self._queue)
             self.rounds.append(Round(available, waiting.size, admitted, granted, cleared.price, cleared.status))
-
-    def _leftovers(self, waiting: NDArray[np.intp], live: Sequence[int], available: int) -> list[Turn]:
-        """When nothing is worth a price: no budget stays idle while requests without an answer wait.
-
-        Each goes to the route where its cap costs the least, the cheapest requests first, as far as the budget goes.
-        """
-        turns = []
-        for place in waiting.tolist():
-            prompt = int(self._prompt[place])
-            caps = [(number, int(self._sites[number].cap[place])) for number in live]
-            bounds = [(self._sites[at].route.rates.bound(prompt, cap), at, cap) for at, cap in caps if cap >= 1]
-            if bounds and place not in self._kept:
-                bound, route, cap = min(bounds)
-                turns.append(Turn(place, route, cap, float(bound)))
-        turns.sort(key=lambda turn: turn.expected)
-        affordable = np.searchsorted(np.cumsum([turn.expected for turn in turns]), available, side="right")
-        return turns[: int(affordable)]
 
     def _option(self, site: Site, waiting: NDArray[np.intp], available: int) -> Option:
         rates, prompt = site.route.rates, self._prompt[waiting]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -61,6 +62,27 @@ class Site:
     def expected_share(self) -> float:
         """The expected tokens of a prompt as a share of their bound; the prior counts as a bound of 1000 tokens."""
         return (self.read + _PROMPT * 1000) / (self.read_bound + 1000)
+
+
+def at_their_caps(sites: Sequence[Site], live: Sequence[int], prompt: Mapping[int, int], available: int) -> list[Turn]:
+    """Turns for requests that promise nothing at any price, given by place with the bounds of their prompts.
+
+    Each goes to the live route where its cap costs the least, the cheapest requests first, as far as the units go.
+    """
+    turns = []
+    for place, read in prompt.items():
+        options = []
+        for number in live:
+            rates, cap = sites[number].route.rates, float(sites[number].cap[place])
+            limit = int(cap) if np.isfinite(cap) else rates.limit(read, available)
+            if limit >= 1:
+                options.append((rates.bound(read, limit), number, limit))
+        if options:
+            bound, number, limit = min(options)
+            turns.append(Turn(place, number, limit, float(bound)))
+    turns.sort(key=lambda turn: turn.expected)
+    affordable = np.searchsorted(np.cumsum([turn.expected for turn in turns]), available, side="right")
+    return turns[: int(affordable)]
 
 
 def replace_solve(forecast: Forecast, solve: Array) -> Forecast:

@@ -17,7 +17,7 @@ from shadowprice.arrays import Array
 from shadowprice.engine.sites import Kept
 from shadowprice.market.votes import Standing, Votes
 
-_TOLD = 8  # answers of a run that have ended, before it is known whether most have a final answer
+_ENOUGH = 8  # answers that have ended: from then on it is known whether most of a run have a final answer
 
 
 class Voting:
@@ -33,7 +33,7 @@ class Voting:
     @property
     def pointless(self) -> bool:
         """Whether most answers of this run have no final answer."""
-        return self._ended >= _TOLD and 2 * self._voted < self._ended
+        return self._ended >= _ENOUGH and 2 * self._voted < self._ended
 
     def add(self, place: int, answer: Kept, vote: str | None) -> None:
         """One more answer, with the chance that such an answer is correct; 0 where the price has cut it short."""
