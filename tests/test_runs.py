@@ -3,6 +3,7 @@
 import asyncio
 import json
 import tracemalloc
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -285,8 +286,7 @@ class Scripted:
 class TestSeveralSamples:
     """The samples of a request share its grant, one after the other."""
 
-    def one(self, backend, samples=4, folder=None):
-        gold = {"q": ("right", "exact")}
+    def one(self, backend, samples=4, folder=None, gold=MappingProxyType({"q": ("right", "exact")})):
         run = Run(
             [request_line("q", "Well?")], budget=100, backend=backend, forecaster=Known({"q": 5}), folder=folder,
             gold=gold, policy="uniform", samples=samples, attempts=1,
@@ -320,7 +320,7 @@ class TestSeveralSamples:
         def make(backend):
             return Run(
                 [request_line("q", "Well?")], budget=100, backend=backend, forecaster=Known({"q": 5}),
-                folder=tmp_path / "run", policy="uniform", samples=3,
+                folder=tmp_path / "run", policy="uniform", samples=3, gold={"q": ("right", "exact")},
             )  # fmt: skip
 
         class Stops(Scripted):
@@ -336,6 +336,11 @@ class TestSeveralSamples:
             asyncio.run(run.execute())
             (result,) = run.results()
             assert (result.text, result.cost, run.spent, backend.seeds) == ("first", 100, 100, [1])
+
+    def test_where_nobody_grades_the_first_that_came_to_its_end_is_enough(self):
+        backend = Scripted(("first", 30), ("never asked", 10))
+        result, spent = self.one(backend, gold={})
+        assert (result.text, result.correct, spent, backend.seeds) == ("first", None, 30, [0])
 
     def test_grants_are_never_exceeded(self):
         assert self.one(Scripted(*[("wrong", 33)] * 9), samples=9)[1] == 100

@@ -132,8 +132,9 @@ def add(commands: Commands) -> None:
         type=int,
         default=1,
         metavar="K",
-        help="up to K answers per request from its grant, until one is correct (default: 1); with --routes, each from "
-        "the route that is worth most at that moment, and answers that are not graded vote",
+        help="up to K answers per request from its grant, until one is correct or, where nothing is graded, has ended "
+        "(default: 1); with --routes, each from the route that is worth most at that moment, and answers that are not "
+        "graded vote",
     )
     command.add_argument(
         "--temperature",

@@ -285,7 +285,9 @@ class Reserved:
             return self._chosen(place) if place in self._best else self._batch.after_error(place)
         self._keep_best(place, answer, report.correct, sample)
         left = self._left[place] - answer.tokens - int(np.ceil(self._batch.entry([place])[0]))
-        if left > 0 and not report.correct and sample + 1 < self.samples:
+        # A whole answer that nobody grades is as good as any other.
+        again = not report.correct if report.correct is not None else answer.finish == "length"
+        if left > 0 and again and sample + 1 < self.samples:
             self._queue.appendleft(_Turn(place, left, sample + 1))
             return None
         return self._chosen(place)
