@@ -107,7 +107,7 @@ def test_what_a_crash_cost_is_said_in_one_line(command, start, tmp_path):
     with hostile.Server(talks(5)) as server:
         process = start(command(server.url, "--quiet", "--policy", "uniform", "--resume"))
         printed, _ = process.communicate(timeout=60)
-        assert "  lost       8,000 tokens, charged in full for what was under way when the run was cut off\n" in printed
+        assert "  lost       8,000 tokens, charged in full for what was in flight when the run was cut off\n" in printed
         finished = start(command(server.url, "--quiet", "--policy", "uniform", "--resume", "--json"))
         assert json.loads(finished.communicate(timeout=60)[0])["lost"] == 8000
 
