@@ -321,13 +321,9 @@ class Run:
             correct=tally.grades[True] if self.gold else None,
             rounds=list(self._rounds),
             stopped=self.progress.stopped,
-            failed=tally.failed,
             sandbox=self.sandbox,
             dollars=self.prices.cost(self.ledger.usage) / 10**9 if self.prices else None,
-            routes=dict(tally.routes),
             dropped=dict(self.progress.dropped),
-            samples=tally.samples,
-            voted=tally.voted,
             unvaried=self._referee.unvaried,
         )
 

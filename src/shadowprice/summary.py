@@ -89,7 +89,7 @@ class Tally:
     def summary(
         self, ledger: Ledger, *, requests: int, correct: int | None, rounds: list[Round], stopped: str, **more: Any
     ) -> Summary:
-        """The summary of a run with these results; `more` are fields that have a default."""
+        """The summary of a run with these results; `more`: what results do not show."""
         return Summary(
             requests=requests,
             outcomes=dict(self.outcomes),
@@ -104,9 +104,13 @@ class Tally:
             causes=dict(self.causes.most_common()),
             flags=dict(self.flags),
             stopped=stopped,
+            failed=self.failed,
             lost=lost_to_crashes(ledger),
             generated=self.generated,
             counted=self.counted,
+            routes=self.routes,
+            samples=self.samples,
+            voted=self.voted,
             **more,
         )
 

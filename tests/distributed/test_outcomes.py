@@ -44,7 +44,7 @@ def test_rows_are_in_order_and_each_has_an_outcome(job):
 
 def test_the_summary_adds_up(job):
     summary = RayRun(job).summary
-    assert (summary.requests, summary.spent, summary.overspent) == (3, 32, 0)
+    assert (summary.requests, summary.spent, summary.overspent, summary.failed) == (3, 32, 0, 20)
     assert summary.outcomes == {"finished": 1, "declined": 1, "failed": 1}
     assert (summary.correct, summary.graded) == (1, 1)
 
