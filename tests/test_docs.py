@@ -141,3 +141,11 @@ def test_the_architecture_lists_every_module():
         name = path.name.removesuffix(".py")
         if not name.startswith("_") and name != "py.typed":
             assert f"`{name}" in text, f"{name} is not in docs/architecture.md"
+
+
+def test_the_page_of_commands_has_every_command():
+    done = subprocess.run([sys.executable, "-m", "shadowprice", "--help"], capture_output=True, text=True, check=True)
+    commands = re.findall(r"^    (\w+)(?: |$)", done.stdout, re.MULTILINE)
+    page = (ROOT / "docs" / "cli.md").read_text()
+    assert sorted(re.findall(r"^## (\w+)$", page, re.MULTILINE)) == sorted(commands)
+    assert len(commands) > 5

@@ -36,6 +36,12 @@ def test_a_limit_that_a_server_would_ignore_is_not_the_only_one(endpoint, given,
     assert limited(asked, 50) == {"prompt": "Why?", given: 50, kept: 50}
 
 
+@pytest.mark.parametrize("given", [{}, {"max_tokens": 100}, {"max_completion_tokens": 100}])
+def test_a_server_that_knows_one_field_gets_the_limit_of_a_chat_in_it(given):
+    assert limited(ask(**given), 50, "max_tokens") == {**CHAT, "max_tokens": 50}
+    assert limited(ask("/completions", prompt="Why?"), 50, "max_completion_tokens")["max_tokens"] == 50
+
+
 def test_a_stream_is_asked_for_its_usage():
     assert limited(ask(stream=True), 5)["stream_options"] == {"include_usage": True}
     assert ask(stream=True, stream_options={"include_usage": True}).usage

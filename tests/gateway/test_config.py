@@ -90,6 +90,7 @@ def test_all_of_it(read):
         ('fallbacks = ["large"]', 'fallbacks = ["huge"]', 14, "no route 'huge'"),
         ('fallbacks = ["large"]', 'landing = "maths"', 14, "no such landing"),
         ('fallbacks = ["large"]', "landing = 3", 14, "landing is not a text"),
+        ('fallbacks = ["large"]', 'limit_field = "n"', 14, "use max_completion_tokens or max_tokens"),
         ('name = "large"', 'name = "small"', 17, "used twice"),
         ('team = "search"', 'team = "serch"', 28, "did you mean search"),
         ('key_env = "SEARCH_KEY"', "", 26, "no key"),

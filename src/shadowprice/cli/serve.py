@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shadowprice.cli.common import DONE, INTERRUPTED
-from shadowprice.cli.options import Commands, add_command
+from shadowprice.cli.options import Commands, add_command, add_limit_field
 from shadowprice.cli.terminal import say
 from shadowprice.errors import InputError
 
@@ -71,6 +71,7 @@ def add(commands: Commands) -> None:
     command.add_argument(
         "--rate-out", metavar="DOLLARS", help="dollars per million output tokens, for budgets in money"
     )
+    add_limit_field(command)
     command.add_argument("--ledger", metavar="PLACE", help=f"a folder, or postgresql://... (default: {_LEDGER})")
     command.add_argument("--mode", choices=("enforce", "shadow"), help="shadow: decide and report, enforce nothing")
     command.add_argument(
@@ -139,8 +140,10 @@ def _config(options: argparse.Namespace) -> Config:
     _check(options)
     given = {name: value for name, value in changes.items() if value is not None}
     if options.config:
-        if options.budget or options.rate_in or options.rate_out:
-            raise InputError("--budget and --rate-... with --config: they are in the file", fix="change them there")
+        if options.budget or options.rate_in or options.rate_out or options.limit_field:
+            raise InputError(
+                "--budget, --rate-... or --limit-field with --config: they are in the file", fix="change them there"
+            )
         return replace(read_config(options.config), **given)
     if not options.budget:
         raise InputError("no --budget", fix="give one, as --budget 1M/day")
@@ -151,7 +154,8 @@ def _config(options: argparse.Namespace) -> Config:
     rates = Rates.dollars(options.rate_in, options.rate_out) if options.rate_in else None
     if rates is None and any(budget.lstrip().startswith("$") for budget in options.budget):
         raise InputError("the cost of tokens is unknown", fix="give --rate-in 0.15 --rate-out 0.60, per million tokens")
-    route = Route("upstream", options.upstream, rates=rates, api_key=secret("OPENAI_API_KEY"))
+    key = secret("OPENAI_API_KEY")
+    route = Route("upstream", options.upstream, rates=rates, api_key=key, limit_field=options.limit_field or "")
     return Config([route], parse_accounts("all", options.budget), admin_key=secret("SHADOWPRICE_ADMIN_KEY"), **given)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["ENDPOINTS", "LIMIT_FIELDS", "Endpoint"]
+__all__ = ["CHAT_LIMITS", "ENDPOINTS", "LIMIT_FIELDS", "Endpoint"]
 
 
 class Endpoint(NamedTuple):
@@ -20,5 +20,6 @@ ENDPOINTS = {
     "/completions": Endpoint("max_tokens", "prompt"),
     "/responses": Endpoint("max_output_tokens", "input"),
 }
+CHAT_LIMITS = ("max_completion_tokens", "max_tokens")  # some servers know only one of them
 # Every name that some server accepts for the limit. In llama.cpp its own `n_predict` overrides the others.
 LIMIT_FIELDS = ("max_completion_tokens", "max_tokens", "max_output_tokens", "n_predict")

@@ -100,9 +100,16 @@ def parse_ask(content: bytes, endpoint: str) -> Ask:
     return Ask(body, endpoint, text, min(own, default=None), answers, stream, usage, len(content), prompts)
 
 
-def limited(ask: Ask, grant: int) -> dict[str, Any]:
-    """The body with the grant as its limit: every limit in it is lowered, none is raised; all else is as it was."""
+def limited(ask: Ask, grant: int, chat_field: str = "") -> dict[str, Any]:
+    """The body with the grant as its limit: every limit in it is lowered, none is raised; all else is as it was.
+
+    chat_field  of the two fields for the limit of a chat, the only one that the server knows; "": it knows both
+    """
     body = dict(ask.body)
+    if chat_field and ask.endpoint == "/chat/completions":
+        for field in _UNDERSTOOD[ask.endpoint]:
+            body.pop(field, None)
+        body[chat_field] = grant
     given = [field for field in LIMIT_FIELDS if body.get(field) is not None]
     if not _UNDERSTOOD[ask.endpoint].intersection(given):  # a server ignores a limit of another endpoint
         given.append(ENDPOINTS[ask.endpoint].limit_field)

@@ -38,6 +38,7 @@ from typing import Any
 from shadowprice.accounts.windows import Account
 from shadowprice.errors import InputError
 from shadowprice.formats.landings import LANDINGS, read_landing
+from shadowprice.formats.limits import CHAT_LIMITS
 from shadowprice.formats.routes import Lines, parse_route
 from shadowprice.gateway.tenants import (
     TENANT_FIELDS,
@@ -61,7 +62,7 @@ _TOP = (
 )  # fmt: skip
 _ROUTE = (
     "name", "base_url", "model", "rates", "context", "api_key_env", "max_concurrency", "fallbacks",
-    "forecaster", "landing",
+    "forecaster", "landing", "limit_field",
 )  # fmt: skip
 _LITERAL = {"api_key": "api_key_env", "key": "key_env", "admin_key": "admin_key_env"}
 
@@ -254,6 +255,9 @@ def _route(table: dict[str, Any], number: int, lines: Lines) -> Route:
         raise InputError("fallbacks is not a list of names", fix='write it as fallbacks = ["large"]')
     given = {"rates": {"input": 0, "output": 1}, **table}
     given.pop("fallbacks", None)
+    field = given.pop("limit_field", "")
+    if field not in ("", *CHAT_LIMITS):
+        raise InputError(f"limit_field is {field!r:.40}", fix=f"use {' or '.join(CHAT_LIMITS)}")
     landing = given.pop("landing", None)
     if landing is not None and not isinstance(landing, str):
         raise InputError("landing is not a text", fix=f"use {', '.join(LANDINGS)}, or name a file")
@@ -271,6 +275,7 @@ def _route(table: dict[str, Any], number: int, lines: Lines) -> Route:
         tuple(fallbacks),
         route.forecaster or "",
         read_landing(landing) if landing else None,
+        field,
     )
 
 

@@ -78,7 +78,7 @@ class LandingAttempt(Attempt):
         second = _Final(self._upstreams, self._upstream, ask, self._landing.tokens, 0, self._headers, new=True)
         before = self.usage
         try:
-            await second.run(request, limited(ask, self._landing.tokens))
+            await second.run(request, limited(ask, self._landing.tokens, self._upstream.route.limit_field))
         finally:  # also if the client leaves meanwhile
             self.left = second.left
             output = before.output + second.usage.output

@@ -313,8 +313,12 @@ async def _some(response: Response, most: int) -> bytes:
 def kept_headers(response: Response, ours: Mapping[str, str] | None = None) -> list[tuple[str, str]]:
     """The headers of a response that concern the client, and `ours`, in lower case, instead of those of these names."""
     ours = ours or {}
-    kept = response.headers.items()  # several may have one name
-    return [each for each in kept if (name := each[0].lower()) not in HOP and name not in ours] + [*ours.items()]
+    theirs = response.headers.items()  # several may have one name
+    # With a control character in a header no response can be written.
+    kept = [
+        each for each in theirs if (name := each[0].lower()) not in HOP and name not in ours and each[1].isprintable()
+    ]
+    return [*kept, *ours.items()]
 
 
 def error_response(

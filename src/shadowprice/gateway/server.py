@@ -221,7 +221,7 @@ class Gateway:
         self.prices.granted(path, decision)
         landing = None if shadow else landing_of(upstream, ask, decision, path)
         grant = decision.grant - (landing.tokens if landing else 0)
-        body = dict(ask.body) if shadow or terms.reads else limited(ask, grant)
+        body = dict(ask.body) if shadow or terms.reads else limited(ask, grant, upstream.route.limit_field)
         limit = 0 if terms.reads else (terms.most if shadow else grant) * ask.answers
 
         def headers() -> dict[str, str]:

@@ -54,6 +54,7 @@ class Route:
     fallbacks: tuple[str, ...] = ()
     forecaster: str = ""  # a folder; "": that of the gateway
     landing: Landing | None = None  # of answers that are cut; only for servers that continue them
+    limit_field: str = ""  # for the limit of a chat; "": the request's own, else max_completion_tokens
 
 
 class Upstream:
