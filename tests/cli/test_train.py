@@ -390,7 +390,7 @@ def test_a_damaged_gzip_file(tmp_path, capsys, damage):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--validation", "1"], "--validation 1 is not a share (give 0 to 0.9; 0 is no report)"),
+        (["--validation", "1"], "--validation 1 is not a share (give 0 to 0.9; 0 writes no report)"),
         (["--validation", "nan"], "--validation nan is not a share"),
         (["--validation", "0", "--report", "r"], "--report with --validation 0, which writes no report"),
         (["--report", "f/report"], "f/report: is inside the forecaster (put the report beside it)"),
