@@ -15,20 +15,20 @@ import argparse
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pools import DRAWS, FEWEST, drawn, limited, model_key, requests
+from pools import DRAWS, drawn, requests, unseen, without
 from scipy.stats import rankdata
 
 from shadowprice.forecast.frozen import FrozenForecaster
 from shadowprice.forecast.splits import question_key
 from shadowprice.forecast.text import TextForecaster
 from shadowprice.formats.traces import read_traces
-from shadowprice.lab.pools import Recorded, recorded
+from shadowprice.lab.pools import Recorded
 from shadowprice.types import Forecast
 
 CODE = re.compile("code|humaneval")
@@ -120,33 +120,20 @@ def pairs(
         path.name: list(read_traces(path)) for path in sorted(folder.glob("*.jsonl.gz")) if not CODE.search(path.name)
     }
     start = remembering(base)
-    for file, traces in files.items():
-        pools = [replace(each, cap=min(CAP, each.cap)) for each in recorded(traces, None) if len(each) >= FEWEST]
-        hidden = {question_key(each[0].prompt) for pool in pools for each in pool.questions}
-        others = [
-            limited(trace, CAP)
-            for name, some in files.items()
-            if name != file and (not train or name in train)
-            for trace in some
-            if question_key(trace.prompt) not in hidden
-        ]
-        names = {model_key(trace.model) for trace in others}
-        trained: dict[str, tuple[TextForecaster, TextForecaster]] = {}
-        for pool in pools:
-            left_out = model_key(pool.first[0].model)
-            left_out = left_out if left_out in names else ""
-            kept = [trace for trace in others if model_key(trace.model) != left_out]
-            if not kept or not re.search(only, f"{file} {pool.model}"):
+    trained: dict[tuple[str, str], tuple[TextForecaster, TextForecaster]] = {}
+    for file, pool, left_out, others in unseen(files, train=train, only=only, cap=CAP):
+        if (file, left_out) not in trained:
+            kept = without(others, left_out)
+            if not kept:
                 continue
-            if left_out not in trained:
-                trained[left_out] = TextForecaster().fit(kept), start._untrained().fit(kept)
-            words, features = trained[left_out]
-            few = [drawn(pool, seed) for seed in range(draws)]
-            yield (
-                f"{file.split('.jsonl')[0]} {pool.model}",
-                pair(pool, words, features),
-                [pair(rest, words.adapt(some), features.adapt(some)) for some, rest in few],
-            )
+            trained[file, left_out] = TextForecaster().fit(kept), start._untrained().fit(kept)
+        words, features = trained[file, left_out]
+        few = [drawn(pool, seed) for seed in range(draws)]
+        yield (
+            f"{file.split('.jsonl')[0]} {pool.model}",
+            pair(pool, words, features),
+            [pair(rest, words.adapt(some), features.adapt(some)) for some, rest in few],
+        )
 
 
 def pair(pool: Recorded, words: TextForecaster, features: TextForecaster) -> Pair:

@@ -127,6 +127,20 @@ def rows(
 ) -> Iterator[Row]:
     """The rows of all pools; `train` limits the files that are trained on, `only` the pools (a regular expression)."""
     files = {path.name: list(read_traces(path)) for path in sorted(folder.glob("*.jsonl.gz"))}
+    trained: dict[tuple[str, str], TextForecaster | None] = {}  # by the file and the model that are left out
+    for file, pool, left_out, others in unseen(files, train=train, only=only, cap=cap):
+        if (file, left_out) not in trained:
+            kept = without(others, left_out)
+            trained[file, left_out] = TextForecaster().fit(kept) if kept else None
+        if forecaster := trained[file, left_out]:
+            yield row(pool, file, forecaster, files, times, seeds)
+
+
+def unseen(
+    files: Mapping[str, Sequence[Trace]], *, train: Sequence[str], only: str, cap: int
+) -> Iterator[tuple[str, Recorded, str, list[Trace]]]:
+    """The pools: file, pool, the model that its forecaster must not see ("": no other file has it), and the traces of
+    other files and other questions to train on."""
     for file, traces in files.items():
         pools = [each for each in recorded(traces, None) if len(each) >= FEWEST]
         pools = [replace(each, cap=min(cap, each.cap)) for each in pools]
@@ -142,15 +156,13 @@ def rows(
             if question_key(trace.prompt) not in hidden
         ]
         names = {model_key(trace.model) for trace in others}
-        trained: dict[str, TextForecaster | None] = {}  # by the model that is left out
         for pool in chosen:
-            left_out = model_key(pool.first[0].model)
-            left_out = left_out if left_out in names else ""
-            if left_out not in trained:
-                kept = [trace for trace in others if model_key(trace.model) != left_out]
-                trained[left_out] = TextForecaster().fit(kept) if kept else None
-            if forecaster := trained[left_out]:
-                yield row(pool, file, forecaster, files, times, seeds)
+            model = model_key(pool.first[0].model)
+            yield file, pool, model if model in names else "", others
+
+
+def without(traces: Sequence[Trace], model: str) -> list[Trace]:
+    return [trace for trace in traces if model_key(trace.model) != model]
 
 
 def model_key(name: str) -> str:

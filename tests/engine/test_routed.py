@@ -357,7 +357,7 @@ class TestCascade:
 
 @pytest.mark.parametrize(("share", "least", "most"), [(4.0, 4, 4), (1.0, 1, 4), (0.99, 0, 0)])
 def test_no_budget_stays_idle_while_requests_wait_that_promise_nothing(share, least, most):
-    """Forecasts far beyond the limit: whoever the budget can serve is served, where that costs the least."""
+    """Forecasts far beyond the limit: every request that the budget can serve is served, where that costs the least."""
     requests = [Request(f"r{i}", "", body=body(0)) for i in range(4)]
     budget = int(share * CHEAP.rates.bound(prompt_bound(body(0)), 80))
     scheduler = Routed([DEAR, CHEAP], max_tokens=80)

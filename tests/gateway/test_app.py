@@ -473,5 +473,5 @@ def test_it_listens_on_ipv6(tmp_path):
 def test_workers_that_are_still_starting_are_no_failure(tmp_path):
     with Server(model) as upstream:
         with gateway(upstream.url, tmp_path, "--workers", "4") as (_, process):
-            pass  # it is told to stop as soon as one of them answers
+            pass  # it gets SIGTERM as soon as one of them answers
         assert process.returncode == 0

@@ -20,7 +20,7 @@ _EXACTLY = 1e-9  # a vote is for one number: neighbours are others
 
 
 def final_answer(text: str) -> str | None:
-    """The final answer of a text; None: it has none that can be told."""
+    """The final answer of a text; None if no final answer can be found."""
     final = announced(text)
     if final is None and len(text.strip()) <= _SHORT and "\n" not in text.strip():
         final = text
