@@ -98,22 +98,18 @@ def _chunks(plan: Chunks, active: NDArray[np.intp], age: Ints, least: int) -> tu
 
     A chunk runs to where the index falls, and at least `least` tokens; its index is that of its first part.
     """
-    wide = float(plan.stop.max(initial=0) + least + 1)
-    query, stops, index = plan.query, plan.stop, plan.index
-    ascending = query * wide + stops  # by request, and within each by age
-    at = np.flatnonzero(np.diff(query, prepend=-1))  # the first part that is not in a chunk yet, by request
-    last = np.append(at[1:], query.size) - 1
-    who = active[query[at]]
-    start = age[who]
-    rows: list[tuple[NDArray[np.intp], Ints, Ints, NDArray[np.float64]]] = []
+    query, start, stop = plan.query, plan.start, plan.stop
+    wide = float(stop.max(initial=0) + least + 1)
+    ascending = query * wide + stop  # by request, and within each by age
+    # Where a chunk ends that begins with this part, and where the next one begins: at a later part of the same request,
+    # or at the first part of the next.
+    end = np.minimum(np.searchsorted(ascending, query * wide + start + least), plan.first[query + 1] - 1)
+    begins = np.append(np.zeros(query.size, dtype=bool), True)
+    at = plan.first[:-1][np.diff(plan.first) > 0]
     while at.size:
-        to = np.minimum(np.searchsorted(ascending, query[at] * wide + start + least), last)
-        rows.append((who, start, stops[to], index[at]))
-        more = to < last
-        at, last, who, start = to[more] + 1, last[more], who[more], stops[to][more]
-    if not rows:
-        nothing = np.zeros(0, dtype=np.int64)
-        return nothing.astype(np.intp), nothing, nothing
-    request, first, stop, worth = (np.concatenate(column) for column in zip(*rows, strict=True))
-    served = np.lexsort((request, -worth))
-    return request[served], first[served], stop[served]
+        begins[at] = True
+        at = end[at] + 1
+        at = at[~begins[at]]
+    chunk = np.flatnonzero(begins[:-1])
+    chunk = chunk[np.argsort(-plan.index[chunk], kind="stable")]
+    return active[query[chunk]], start[chunk], stop[end[chunk]]

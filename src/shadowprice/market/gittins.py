@@ -85,7 +85,7 @@ class Chunks:
 
     def price(self, budget: float) -> float:
         """The index of the last chunk that the budget is expected to reach, the best first; 0 if it is ample."""
-        order = np.argsort(-self.index, kind="stable")
+        order = np.argsort(-self.index)  # a stable sort takes longer, and of equal indexes any is the price
         total = self.cost[order]
         np.cumsum(total, out=total)
         reached = int(np.searchsorted(total, budget))
@@ -282,23 +282,23 @@ def majorant(gained: Array, cost: Array) -> tuple[NDArray[np.intp], NDArray[np.i
 
     A point that is not above the line through its neighbours is not a corner. All such points are removed
     at once, in all rows, until none is left. Rows without a gain have no edges; columns that add no cost
-    are skipped.
+    are skipped. Every row begins at a cost of 0.
     """
     width = cost.shape[1]
     candidate = np.diff(cost, axis=1, prepend=-1.0) > 0
     candidate[gained[:, -1] <= gained[:, 0]] = False
-    # All rows as one list of points; two neighbours are joined if they are of the same row.
+    # All rows as one list of points; two neighbours are joined if they are of the same row, where costs rise.
     at = np.flatnonzero(candidate)
     value, paid = gained.ravel(), cost.ravel()
     while True:
-        row = at // width
-        joined = row[1:] == row[:-1]
-        slope = np.divide(np.diff(value[at]), np.diff(paid[at]), out=np.full(max(at.size - 1, 0), np.inf), where=joined)
-        inner = joined[1:] & joined[:-1]
+        step = np.diff(paid[at])
+        joined = step > 0
+        with np.errstate(divide="ignore", invalid="ignore"):  # between two rows, where there is no slope
+            slope = np.diff(value[at]) / step
         corner = np.ones(at.size, dtype=bool)
-        corner[1:-1] = ~inner | (slope[:-1] > slope[1:])
+        corner[1:-1] = (slope[:-1] > slope[1:]) | ~(joined[1:] & joined[:-1])
         if corner.all():
             break
         at = at[corner]
     first, last = at[:-1][joined], at[1:][joined]
-    return row[:-1][joined], first % width, last % width, slope[joined]
+    return first // width, first % width, last % width, slope[joined]
