@@ -30,11 +30,12 @@ def rising_root(
     z = (low + high) / 2 if start is None else start
     for _ in range(100):
         value, slope = function(z)
-        low, high = np.where(value < 0, z, low), np.where(value < 0, high, z)
-        newton = z - value / slope
-        inside = (newton >= low) & (newton <= high)
-        previous, z = z, np.where(inside, newton, (low + high) / 2)
-        tolerance = 1e-10 if inside.all() else 1e-14
+        below = value < 0
+        low, high = np.where(below, z, low), np.where(below, high, z)
+        previous, z = z, z - value / slope
+        inside, tolerance = (z >= low) & (z <= high), 1e-10
+        if not inside.all():
+            z, tolerance = np.where(inside, z, (low + high) / 2), 1e-14
         if (np.abs(z - previous) <= tolerance * (1 + np.abs(z))).all():
             break
     return z
