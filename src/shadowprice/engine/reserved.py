@@ -207,7 +207,8 @@ class Reserved:
             decided, grants = self.first_round, self.first_round.tokens
         else:
             forecast = batch.forecast.take(waiting)
-            forecast = remaining(forecast, age) if age.any() else forecast
+            if age.any() and self.policy != "uniform":  # it does not look at forecasts
+                forecast = remaining(forecast, age)
             decided, grants = allocate_units(
                 forecast, available, self.policy, room, batch.entry(waiting), batch.rates, **self.options
             )
