@@ -21,6 +21,7 @@ executor    `execute`, the only loop that reserves, sends, retries and settles
 progress    the progress of an execution, and which faults it tolerates
 lost        attempts that were in flight when a run crashed
 simulate    the same schedulers over recorded answers
+recall      what simulations of the same requests compute only once
 bulk        the same if only lengths matter, a whole round at a time
 """
 

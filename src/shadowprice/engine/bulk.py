@@ -58,7 +58,7 @@ def _by_index(scheduler: Metered, ends: Ints, budget: int, cap: int) -> Served:
     left = budget
     while left > 0 and (active := np.flatnonzero(~stopped & (age < cap))).size:
         plan = scheduler.plan(active, age[active], left)
-        request, start, stop = _chunks(plan, active, age, scheduler.least)
+        request, start, stop = scheduler.recall(_chunks, plan, active, scheduler.least)
         reached = np.minimum(stop, ends[request])
         spent = np.cumsum(np.maximum(0, reached - start))
         ending = np.cumsum((start < ends[request]) & (ends[request] <= stop))
@@ -93,7 +93,7 @@ def _by_index(scheduler: Metered, ends: Ints, budget: int, cap: int) -> Served:
     return Served(age, age)
 
 
-def _chunks(plan: Chunks, active: NDArray[np.intp], age: Ints, least: int) -> tuple[NDArray[np.intp], Ints, Ints]:
+def _chunks(plan: Chunks, active: NDArray[np.intp], least: int) -> tuple[NDArray[np.intp], Ints, Ints]:
     """Request, start and stop of all chunks, in the order in which they are served.
 
     A chunk runs to where the index falls, and at least `least` tokens; its index is that of its first part.

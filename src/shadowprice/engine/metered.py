@@ -40,6 +40,7 @@ from shadowprice.engine._chunk_queue import Chunk, ChunkQueue
 from shadowprice.engine.guard import Guard
 from shadowprice.engine.lessons import Lessons
 from shadowprice.engine.loops import is_looping
+from shadowprice.engine.recall import Call, call
 from shadowprice.engine.scheduler import LARGEST_CHUNK, TRIAL, Batch, CanContinue, Report, Round, Work, flagged, is_over
 from shadowprice.forecast.learning import recalibrate
 from shadowprice.market.anytime import Anytime
@@ -97,6 +98,7 @@ class Metered:
         # Whether to hold a request after a part of its answer until `release`: it is probed meanwhile.
         self.hold: Callable[[int], bool] = lambda place: False
         self.left: dict[int, float] = {}  # by place: the share of the gain from continuing that probes left
+        self.recall: Call = call  # simulations of the same requests may share one that remembers
 
     @property
     def batch(self) -> Batch:
@@ -236,7 +238,7 @@ class Metered:
         """Corrects all forecasts if a lesson is due; returns whether it did."""
         if not self.learn or not self.lessons.due(age, stopped):
             return False
-        self._corrected = recalibrate(self._batch.forecast, age, stopped)
+        self._corrected = self.recall(recalibrate, self._batch.forecast, age, stopped)
         return True
 
     # --- the next chunk ------------------------------------------------------------------------
@@ -302,13 +304,17 @@ class Metered:
 
     def prospects(self, active: NDArray[np.intp], age: NDArray[np.int64]) -> Chunks:
         """The chunks of requests from an age on, by their forecasts alone."""
-        return chunks(*self._known(active, age), anytime=self.anytime)
+        return self.recall(_chunks_of, self._corrected, active, *self._where(active, age), self.anytime)
 
     def _known(self, active: NDArray[np.intp], age: NDArray[np.int64]) -> tuple[Forecast, Array, Array, Array]:
         """The arguments of `chunks`: forecasts, caps, ages and entry costs."""
+        return self._corrected.take(active), *self._where(active, age)
+
+    def _where(self, active: NDArray[np.intp], age: NDArray[np.int64]) -> tuple[Array, Array, Array]:
+        """Caps, ages and entry costs."""
         batch = self._batch
         entry = batch.entry(active.tolist()) if batch.rates.priced else np.zeros(active.size)
-        return self._corrected.take(active), batch.cap[active], age.astype(np.float64), entry
+        return batch.cap[active], age.astype(np.float64), entry
 
     def _chunks(self, active: NDArray[np.intp], age: NDArray[np.int64]) -> Chunks:
         """The chunks to serve: steps to the level if there is one, else by index."""
@@ -406,3 +412,9 @@ class Metered:
         plan = self._chunks(np.array([place]), np.zeros(1, dtype=np.int64))
         worth = (plan.index >= (self.price or 0.0)) & (plan.stop <= share)
         return int(np.max(plan.stop[worth], initial=chunk.stop))
+
+
+def _chunks_of(
+    everybody: Forecast, active: NDArray[np.intp], cap: Array, age: Array, entry: Array, anytime: Anytime | None
+) -> Chunks:
+    return chunks(everybody.take(active), cap, age, entry, anytime)

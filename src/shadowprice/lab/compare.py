@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.arrays import Array
-from shadowprice.engine import HINDSIGHT
 from shadowprice.lab.pools import Pool
 from shadowprice.lab.simulations import Accounting, Outcome, Queries, Setup, outcome_of
 from shadowprice.lab.streams import draw
@@ -72,18 +71,15 @@ def compare_drawn(
     options: Mapping[str, Any] | None = None,
 ) -> list[Row]:
     """Like `compare`, on streams that are already drawn; `facts` are the first columns of every row."""
-    found: dict[Cell, list[Outcome]] = {}
-    for budget in budgets:
-        for policy, accountings in policies.items():
-            for accounting in accountings:
-                first = (budget, policy, accountings[0])
-                if policy in HINDSIGHT and first in found:  # its results are the same in every accounting
-                    found[budget, policy, accounting] = found[first]
-                    continue
-                setup = Setup(policy, accounting, options or {})
-                found[budget, policy, accounting] = [
-                    outcome_of(setup, queries, budget * len(queries)) for queries in drawn.queries
-                ]
+    found: dict[Cell, list[Outcome]] = {
+        (budget, policy, accounting): []
+        for budget in budgets
+        for policy, accountings in policies.items()
+        for accounting in accountings
+    }
+    for queries in drawn.queries:  # one stream after the other: what is simulated on the same queries shares much
+        for (budget, policy, accounting), outcomes in found.items():
+            outcomes.append(outcome_of(Setup(policy, accounting, options or {}), queries, budget * len(queries)))
     share = resampled(drawn, found)
     return [
         {

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from shadowprice.engine import HINDSIGHT, Settings, make_scheduler
 from shadowprice.engine.bulk import simulate_lengths
 from shadowprice.engine.metered import Metered
+from shadowprice.engine.recall import Recall
 from shadowprice.engine.reserved import Reserved
 from shadowprice.engine.scheduler import Work
 from shadowprice.engine.simulate import simulate
@@ -140,8 +141,16 @@ def outcome_of(setup: Setup, queries: Queries, budget: int) -> Outcome:
     scheduler.add([_REQUEST] * len(queries), queries.forecast)
     if isinstance(scheduler, Reserved):  # in every accounting the first clearing of a policy is the same
         scheduler.first_round = _first_round(queries, budget, setup.policy, tuple(setup.options.items()))
+    else:
+        scheduler.recall = _recall(queries)
     served = simulate_lengths(scheduler, ends, budget, queries.cap)
     return _outcome(queries, served.granted, served.generated, scheduler.price)
+
+
+@lru_cache(maxsize=1)
+def _recall(queries: Queries) -> Recall:
+    """What runs by index on these queries share, whatever their budgets."""
+    return Recall()
 
 
 @lru_cache(maxsize=64)
