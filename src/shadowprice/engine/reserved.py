@@ -216,8 +216,9 @@ class Reserved:
         if self.reclaim and not grants.any():
             grants = self._leftovers(waiting, age, room, available)
         elif not self.reclaim and "lengths" not in self.options:  # policies that know the lengths decline on purpose
-            priced = [self._cost([place], room[i : i + 1]) for i, place in enumerate(waiting) if batch.rates.priced]
-            costs = np.array(priced) if priced else room
+            costs = room
+            if batch.rates.priced:
+                costs = np.array([self._cost([place], room[i : i + 1]) for i, place in enumerate(waiting)])
             grants = serve_rest(grants, room, costs, available - self._cost(waiting, grants))
         if grants.any():
             admitted, granted = int(np.count_nonzero(grants)), int(self._cost(waiting, grants))
