@@ -28,13 +28,14 @@ from numpy.typing import NDArray
 
 from shadowprice.forecast.calibration import Calibration
 from shadowprice.forecast.evaluation import evaluate
+from shadowprice.forecast.reading import Reader
 from shadowprice.forecast.scout import ScoutAnswers, with_scout
 from shadowprice.forecast.splits import question_key
 from shadowprice.forecast.text import TextForecaster
 from shadowprice.forecast.training import Trainer
 from shadowprice.formats.traces import read_traces
 from shadowprice.lab.compare import _weights
-from shadowprice.lab.pools import Pool, Recorded, recorded
+from shadowprice.lab.pools import Pool, Recorded, reads_all, recorded
 from shadowprice.lab.simulations import Queries, Setup, outcome_of
 from shadowprice.lab.streams import QUERIES, STREAMS, draw
 from shadowprice.types import Forecast, Request, Trace
@@ -77,15 +78,24 @@ class Measured:
         return {cell: 100 * total(counts) / drawn[cell[0]] for cell, counts in self.correct.items()}
 
 
-def measure(pool: Recorded, forecasts: Mapping[str, Forecast], times: Sequence[float], seeds: int) -> Measured:
+def measure(
+    pool: Recorded,
+    forecasts: Mapping[str, Forecast],
+    readers: Mapping[str, Reader | None],
+    times: Sequence[float],
+    seeds: int,
+) -> Measured:
     """The index with each of the forecasts, uniform and the oracle; and CLEAR, with the forecasts of `+ 100`."""
     drawn: dict[str, Counts] = {}
     correct: dict[tuple[str, float, str], Counts] = {}
+    pools = {
+        name: Pool(pool.model, pool.cap, pool.questions, some, name, reader=reads_all(readers.get(name), len(pool)))
+        for name, some in forecasts.items()
+    }
     for stream in STREAMS:
         drawn[stream] = np.zeros((seeds, len(pool)))
         for seed in range(seeds):
-            for name, forecast in forecasts.items():
-                own = Pool(pool.model, pool.cap, pool.questions, forecast, name)
+            for name, own in pools.items():
                 places = draw(own, stream, min(QUERIES, len(pool)), seed)
                 queries = Queries.of(own, places)
                 setups = {f"index {name}": Setup("index", "metered")}
@@ -206,12 +216,14 @@ def row(
         "+ 100": adapted[0].predict(asked),
         "alike": alike(rest),
     }
+    readers = {"elsewhere": forecaster.reader, "+ 100": adapted[0].reader}
     if scout := scout_of(pool, files):
         trainer = with_scout(Trainer("text", lambda traces, name: forecaster.adapt(traces), forecaster), scout)
-        scouted = [trainer.fit(few, "all").predict(requests(rest.under_cap)) for few, rest in draws]
+        trained = [trainer.fit(few, "all") for few, _ in draws]
+        scouted = [each.predict(requests(rest.under_cap)) for each, (_, rest) in zip(trained, draws, strict=True)]
         quality(found, "scout", [(each, rest.under_cap) for each, (_, rest) in zip(scouted, draws, strict=True)])
-        forecasts["scout"] = scouted[0]
-    simulated(found, measure(rest, forecasts, times, seeds))
+        forecasts["scout"], readers["scout"] = scouted[0], trained[0].reader
+    simulated(found, measure(rest, forecasts, readers, times, seeds))
     return found
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 
-from shadowprice.engine.loops import is_looping
+from shadowprice.forecast.loops import is_looping
 from shadowprice.formats.traces import read_traces
 from shadowprice.types import Trace
 

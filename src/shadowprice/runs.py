@@ -287,7 +287,10 @@ class Run:
             forecast = await self._taught(forecast, on_event, tolerance)
         self._keep_forecast(names, forecast)
         scheduler = make_scheduler(
-            settings, lambda request: self._one.can_continue(request.body), getattr(forecaster, "anytime", None)
+            settings,
+            lambda request: self._one.can_continue(request.body),
+            getattr(forecaster, "anytime", None),
+            getattr(forecaster, "reader", None),
         )
         requests, refused = await within_context(self.requests, self._one, settings.max_tokens, settings.concurrency)
         scheduler.add(requests, forecast)

@@ -11,6 +11,7 @@ from shadowprice.cost import parse_budget
 from shadowprice.engine import Settings, make_scheduler
 from shadowprice.engine import simulate as engine
 from shadowprice.engine.landing import Lander
+from shadowprice.engine.metered import PartReader
 from shadowprice.engine.scheduler import Round, Work
 from shadowprice.errors import InputError
 from shadowprice.forecast import Predictor, default, predict_all
@@ -79,7 +80,8 @@ def simulate(
     predictor = forecaster or default()
     forecast = predict_all(predictor, requests)
     units = parse_budget(budget, len(requests))
-    simulation = replay(requests, answers, forecast, units, chosen, getattr(predictor, "anytime", None))
+    knows = {name: getattr(predictor, name, None) for name in ("anytime", "reader")}
+    simulation = replay(requests, answers, forecast, units, chosen, **knows)
     return replace(simulation, command=f"{chosen.command(str(budget))} --base-url URL")
 
 
@@ -90,12 +92,14 @@ def replay(
     budget: int,
     settings: Settings,
     anytime: Anytime | None = None,
+    reader: PartReader | None = None,
 ) -> Simulation:
     """Does the same with given forecasts; every request has its own id and one recorded answer."""
     probes = [probes_of(trace) for trace in answers]
+    reader = reader if all(trace.response for trace in answers) else None
     if settings.landing is not None and not all(0 in by_age for by_age in probes):
         raise InputError("landings can be simulated on probed traces only", fix="record them with collect --probe")
-    scheduler = make_scheduler(settings, anytime=anytime)
+    scheduler = make_scheduler(settings, anytime=anytime, reader=reader)
     scheduler.add(requests, forecast)
 
     def answer(work: Work) -> Completion:

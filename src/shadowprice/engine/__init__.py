@@ -7,7 +7,6 @@ lessons     when a run corrects its forecasts
 guard       whether a run follows the index, or lets all answers grow to one level
 landing     wraps a scheduler: landings for what it leaves without a finished answer
 probing     which requests are asked for their final answer while they run
-loops       answers that repeat themselves
 routed      several models at one price: `market.menu`, in expected cost
 sites       what `routed` knows of each route
 voting      answers that are not graded: what leads, and what more would change (`market.votes`)
@@ -35,7 +34,7 @@ from typing import Any
 from shadowprice.cost import TOKENS, Rates
 from shadowprice.engine.auto import Auto
 from shadowprice.engine.landing import Lander
-from shadowprice.engine.metered import Metered
+from shadowprice.engine.metered import Metered, PartReader
 from shadowprice.engine.reserved import Reserved
 from shadowprice.engine.scheduler import CanContinue, Scheduler
 from shadowprice.errors import InputError
@@ -142,20 +141,26 @@ class Settings:
 
 
 def make_scheduler(
-    settings: Settings, can_continue: CanContinue = lambda request: True, anytime: Anytime | None = None
+    settings: Settings,
+    can_continue: CanContinue = lambda request: True,
+    anytime: Anytime | None = None,
+    reader: PartReader | None = None,
 ) -> Scheduler:
     """The scheduler for these settings.
 
     can_continue  which answers the backend can continue
     anytime       what landings are worth; None: unknown
+    reader        reads parts of answers; None: they are not read. Neither are those that may land
     """
     settings.check()
     if not isinstance(settings.landing, Landing):
-        return _scheduler(settings, can_continue, None)
-    return Lander(_scheduler(settings, can_continue, anytime), settings.landing, can_continue, anytime)
+        return _scheduler(settings, can_continue, None, reader)
+    return Lander(_scheduler(settings, can_continue, anytime, None), settings.landing, can_continue, anytime)
 
 
-def _scheduler(settings: Settings, can_continue: CanContinue, anytime: Anytime | None) -> Metered | Reserved | Auto:
+def _scheduler(
+    settings: Settings, can_continue: CanContinue, anytime: Anytime | None, reader: PartReader | None
+) -> Metered | Reserved | Auto:
     common: dict[str, Any] = {
         "max_tokens": settings.max_tokens, "attempts": settings.attempts, "rates": settings.rates,
     }  # fmt: skip
@@ -165,6 +170,7 @@ def _scheduler(settings: Settings, can_continue: CanContinue, anytime: Anytime |
             concurrency=settings.concurrency,
             can_continue=can_continue,
             anytime=anytime,
+            reader=reader,
             end_loops=settings.landing is not None,  # only then simulations have texts; the lab has lengths alone
             **common,
         )

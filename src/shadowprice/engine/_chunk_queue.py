@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -28,6 +29,7 @@ class ChunkQueue:
         # Where chunks stop and their index, by place: in slices of arrays, or for some requests in arrays of their own.
         self._first, self._stops, self._index = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0)
         self._own: dict[int, tuple[NDArray[np.int64], NDArray[np.float64]]] = {}
+        self.pause: Callable[[int], int | None] = lambda age: None  # the age after this one at which a chunk has to end
 
     def clear(self) -> None:
         """Frees the arrays, which are large, before new ones are made."""
@@ -59,7 +61,8 @@ class ChunkQueue:
         if at == stops.size:
             return None
         last = at + int(np.searchsorted(stops[at:], age + least))
-        return Chunk(-float(index[at]), place, age, int(stops[min(last, stops.size - 1)]))
+        stop, pause = int(stops[min(last, stops.size - 1)]), self.pause(age)
+        return Chunk(-float(index[at]), place, age, stop if pause is None else min(stop, pause))
 
     def push(self, chunk: Chunk) -> None:
         heapq.heappush(self._heap, chunk)

@@ -12,11 +12,14 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from shadowprice.arrays import Array
 from shadowprice.engine.metered import Metered
 from shadowprice.engine.reserved import Reserved
+from shadowprice.forecast.reading import AGES
 from shadowprice.market.gittins import Chunks
 
 Ints: TypeAlias = NDArray[np.int64]
+_STAGES = np.array(AGES)
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,13 +30,16 @@ class Served:
     generated: Ints
 
 
-def simulate_lengths(scheduler: Reserved | Metered, ends: Ints, budget: int, cap: int) -> Served:
+def simulate_lengths(
+    scheduler: Reserved | Metered, ends: Ints, budget: int, cap: int, texts: Array | None = None
+) -> Served:
     """Drives a scheduler over answers that end after `ends` tokens, one for each of its requests.
 
-    `cap` is the `max_tokens` of the scheduler. An answer with an end above it never ends.
+    `cap` is the `max_tokens` of the scheduler. An answer with an end above it never ends. A scheduler that reads needs
+    the traits of every answer at `forecast.reading.AGES`: `texts[i, k]` are those of answer i at the k-th age.
     """
     if isinstance(scheduler, Metered):
-        return _by_index(scheduler, ends, budget, cap)
+        return _by_index(scheduler, ends, budget, cap, texts)
     return _in_rounds(scheduler, ends, budget, cap)
 
 
@@ -52,13 +58,17 @@ def _in_rounds(scheduler: Reserved, ends: Ints, budget: int, cap: int) -> Served
     return Served(granted, age)
 
 
-def _by_index(scheduler: Metered, ends: Ints, budget: int, cap: int) -> Served:
+def _by_index(scheduler: Metered, ends: Ints, budget: int, cap: int, texts: Array | None) -> Served:
     age, stopped = np.zeros(ends.size, dtype=np.int64), np.zeros(ends.size, dtype=bool)
     begun: dict[int, None] = {}  # requests whose answers were cut, in the order of their first cut
-    left = budget
+    left, last = budget, np.minimum(ends, cap)
     while left > 0 and (active := np.flatnonzero(~stopped & (age < cap))).size:
         plan = scheduler.plan(active, age[active], left)
-        request, start, stop = scheduler.recall(_chunks, plan, active, scheduler.least)
+        read = texts if scheduler.reads else None
+        if read is not None:
+            request, start, stop = _chunks_between(scheduler, active, age, last, read)
+        else:
+            request, start, stop = scheduler.recall(_chunks, plan, active, scheduler.least)
         reached = np.minimum(stop, ends[request])
         spent = np.cumsum(np.maximum(0, reached - start))
         ending = np.cumsum((start < ends[request]) & (ends[request] <= stop))
@@ -73,6 +83,8 @@ def _by_index(scheduler: Metered, ends: Ints, budget: int, cap: int) -> Served:
         stopped = age >= ends
         cut = request[served][stop[served] < ends[request[served]]]
         begun.update(dict.fromkeys(cut.tolist()))
+        if read is not None:
+            _keep_read(scheduler, request[served], stop[served], last, read)
         if enough <= affordable and enough <= request.size and scheduler.recalibrate(age, stopped):
             left -= int(spent[enough - 1])
             continue
@@ -94,7 +106,14 @@ def _by_index(scheduler: Metered, ends: Ints, budget: int, cap: int) -> Served:
 
 
 def _chunks(plan: Chunks, active: NDArray[np.intp], least: int) -> tuple[NDArray[np.intp], Ints, Ints]:
-    """Request, start and stop of all chunks, in the order in which they are served.
+    """Request, start and stop of all chunks, in the order in which they are served."""
+    row, start, stop, index = _joined(plan, least)
+    order = np.argsort(-index, kind="stable")
+    return active[row[order]], start[order], stop[order]
+
+
+def _joined(plan: Chunks, least: int) -> tuple[NDArray[np.intp], Ints, Ints, Array]:
+    """Row of the plan, start, stop and index of all chunks, by row and age.
 
     A chunk runs to where the index falls, and at least `least` tokens; its index is that of its first part.
     """
@@ -111,5 +130,55 @@ def _chunks(plan: Chunks, active: NDArray[np.intp], least: int) -> tuple[NDArray
         at = end[at] + 1
         at = at[~begins[at]]
     chunk = np.flatnonzero(begins[:-1])
-    chunk = chunk[np.argsort(-plan.index[chunk], kind="stable")]
-    return active[query[chunk]], start[chunk], stop[end[chunk]]
+    return query[chunk], start[chunk], stop[end[chunk]], plan.index[chunk]
+
+
+def _chunks_between(
+    scheduler: Metered, active: NDArray[np.intp], age: Ints, last: Ints, texts: Array
+) -> tuple[NDArray[np.intp], Ints, Ints]:
+    """The same for answers that are read on the way. They pause at every age at which they are read, up to their end,
+    and what was read there decides on their chunks up to the next."""
+    later, stage = np.nonzero((age[active, None] < _STAGES) & (last[active, None] > _STAGES))
+    stage = np.append(np.full(active.size, -1), stage)  # -1: the present age
+    who, start = np.append(active, active[later]), np.append(age[active], _STAGES[stage[active.size :]])
+    order = np.lexsort((start, who))
+    who, start, stage = who[order], start[order], stage[order]
+    rows = np.flatnonzero(stage >= 0)
+    read = scheduler.readings(who.size, rows, who[rows], start[rows].astype(np.float64), texts[who[rows], stage[rows]])
+    if (before := scheduler.readings_of(active)) is not None:
+        for values, old in zip(read, before, strict=True):
+            values[stage < 0] = old
+    row, begin, stop, index = _joined(scheduler.chunks_of(who, start, read), scheduler.least)
+    pause = np.append(_STAGES, np.iinfo(np.int64).max)[np.searchsorted(_STAGES, start, side="right")]
+    inside = begin < pause[row]
+    row, begin, stop, index = row[inside], begin[inside], np.minimum(stop, pause[row])[inside], index[inside]
+    # An answer whose chunks end before the pause does not come to the next age.
+    paused = np.zeros(who.size, dtype=bool)
+    paused[row[stop == pause[row]]] = True
+    stuck = np.append(0, np.cumsum(~paused)[:-1])
+    first = np.searchsorted(who, who)
+    come = (stuck == stuck[first])[row]
+    return _best_first(who[row[come]], begin[come], stop[come], index[come])
+
+
+def _best_first(
+    request: NDArray[np.intp], start: Ints, stop: Ints, index: Array
+) -> tuple[NDArray[np.intp], Ints, Ints]:
+    """Chunks by request and age, in the order in which they are served if always the best next one is.
+
+    After a reading the index may rise. A chunk is served as soon as all before it are, so what counts is the lowest
+    index of its request so far.
+    """
+    each, place = np.unique(request, return_inverse=True)
+    number = np.arange(request.size) - np.searchsorted(request, request)
+    lowest = np.full((each.size, int(number.max(initial=0)) + 1), np.inf)
+    lowest[place, number] = index
+    order = np.argsort(-np.minimum.accumulate(lowest, axis=1)[place, number], kind="stable")
+    return request[order], start[order], stop[order]
+
+
+def _keep_read(scheduler: Metered, request: NDArray[np.intp], stop: Ints, last: Ints, texts: Array) -> None:
+    """Passes on what was read where answers paused."""
+    stage = np.minimum(np.searchsorted(_STAGES, stop), _STAGES.size - 1)
+    for at in np.flatnonzero((_STAGES[stage] == stop) & (stop < last[request])).tolist():
+        scheduler.keep(int(request[at]), int(stop[at]), texts[request[at], stage[at]])

@@ -8,6 +8,9 @@ level, the spread, the slope and the shape of all lengths again (`forecast.learn
 that ended, and that the others are longer than what they have generated. It does not learn from grades, so the chance
 of a correct answer stays as forecast.
 
+**Reading.** With a reader (`forecast.reading`) a request pauses at some ages, and the text of its answer so far revises
+what is forecast of the rest. Where every further chunk pays its prompt again, requests do not pause for that.
+
 **A guard.** If the index promises little more than equal shares of what is left, all answers grow to one level instead
 (`engine.guard`, `market.level`).
 
@@ -29,9 +32,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from shadowprice.arrays import Array
 from shadowprice.backends.base import join
@@ -39,14 +43,22 @@ from shadowprice.cost import TOKENS, Rates
 from shadowprice.engine._chunk_queue import Chunk, ChunkQueue
 from shadowprice.engine.guard import Guard
 from shadowprice.engine.lessons import Lessons
-from shadowprice.engine.loops import is_looping
 from shadowprice.engine.recall import Call, call
 from shadowprice.engine.scheduler import LARGEST_CHUNK, TRIAL, Batch, CanContinue, Report, Round, Work, flagged, is_over
 from shadowprice.forecast.learning import recalibrate
+from shadowprice.forecast.loops import is_looping
+from shadowprice.forecast.reading import next_age, traits
 from shadowprice.market.anytime import Anytime
-from shadowprice.market.gittins import Chunks, chunks
+from shadowprice.market.gittins import Chunks, Readings, chunks
 from shadowprice.market.level import steps_to
 from shadowprice.types import Completion, Forecast, Request, Result
+
+
+class PartReader(Protocol):
+    """What a scheduler needs of `forecast.reading.Reader`."""
+
+    def revise(self, places: Sequence[int], forecast: Forecast, age: Array, some: Array) -> Readings: ...
+
 
 _MARGIN = 1.5  # for answers in flight that turn out longer than expected
 
@@ -60,6 +72,7 @@ class Metered:
     learn         correct the forecasts during the run
     anytime       what stopped answers are worth if they land; None: nothing
     end_loops     do not continue answers that repeat themselves
+    reader        revises forecasts by what was generated so far; None: nothing is read
     """
 
     policy = "index"
@@ -76,9 +89,13 @@ class Metered:
         rates: Rates = TOKENS,
         anytime: Anytime | None = None,
         end_loops: bool = False,
+        reader: PartReader | None = None,
     ) -> None:
         self.chunk, self.concurrency, self.learn, self.anytime = chunk, concurrency, learn, anytime
-        self.end_loops = end_loops
+        self.end_loops, self.reader = end_loops, reader
+        self._parts: dict[
+            int, tuple[int, NDArray[np.float32]]
+        ] = {}  # by place: the age at which it was read, and its traits
         self.rounds: list[Round] = []
         self._batch = Batch(max_tokens, attempts, rates, can_continue=can_continue or (lambda request: True))
         self.lessons, self._guard = Lessons(), Guard()
@@ -128,6 +145,7 @@ class Metered:
         self._batch.restore(place, state)
         if isinstance(state, Completion):
             self._age[place] = self._batch.age(place)
+            self._read(place, self._batch.so_far[place])
         else:
             self._waiting[place] = False
             if state.completion is not None:
@@ -203,8 +221,12 @@ class Metered:
             return batch.answered(place, answer, report.correct)
         batch.so_far[place] = answer
         self._age[place] = answer.tokens
+        was_read = chunk.minus_index and part.usage_source != "assumed" and self._read(place, answer)
         if chunk.minus_index and answer.tokens >= chunk.stop:
             self._outdated |= self.recalibrate(self._age, self._stopped)
+        if was_read and not self._outdated:
+            alone = np.array([place])
+            self._queue.replace(alone, self._chunks(alone, self._age[alone]))
         if continues is None:
             self._trial = place
         if continues is None or not self.hold(place):
@@ -223,6 +245,47 @@ class Metered:
         self._waiting[:] = False
         return self._batch.left(self.price, stopped)
 
+    # --- reading ------------------------------------------------------------------------------
+
+    @property
+    def reads(self) -> bool:
+        """Whether parts of answers are read now. Answers that grow to a level are not."""
+        return self.reader is not None and self._guard.level is None
+
+    def keep(self, place: int, age: int, some: ArrayLike) -> None:
+        """Keeps the traits of an answer at an age: they revise its forecast from now on."""
+        self._parts[place] = (age, np.asarray(some, dtype=np.float32))
+
+    def _read(self, place: int, answer: Completion) -> bool:
+        """Reads an answer that has come to another of the ages at which answers are read; returns whether it has."""
+        before = self._parts[place][0] if place in self._parts else 0
+        later = next_age(before)
+        if not self.reads or not answer.text or later is None or answer.tokens < later:
+            return False
+        self.keep(place, answer.tokens, traits(answer.text))
+        self._cut.pop(place, None)
+        return True
+
+    def readings_of(self, active: NDArray[np.intp]) -> Readings | None:
+        """What was read in the answers of these requests, by the present forecasts; None: nothing."""
+        rows = [row for row, place in enumerate(active.tolist()) if place in self._parts]
+        if self.reader is None or not rows:
+            return None
+        places = active[rows]
+        ages, some = zip(*(self._parts[place] for place in places.tolist()), strict=True)
+        return self.readings(active.size, np.array(rows), places, np.array(ages, float), np.stack(some))
+
+    def readings(
+        self, count: int, rows: NDArray[np.intp], places: NDArray[np.intp], age: Array, some: Array
+    ) -> Readings:
+        """Of `count` answers; those in `rows` belong to the requests at `places`, and have these traits at that age."""
+        assert self.reader is not None
+        found = Readings(np.zeros(count), np.ones(count), np.zeros(count))
+        revised = self.reader.revise(places.tolist(), self._corrected.take(places), age, some.astype(np.float32))
+        for values, new in zip(found, revised, strict=True):
+            values[rows] = new
+        return found
+
     # --- learning -----------------------------------------------------------------------------
 
     def _learn_length(self, place: int, answer: Completion) -> None:
@@ -238,8 +301,19 @@ class Metered:
         """Corrects all forecasts if a lesson is due; returns whether it did."""
         if not self.learn or not self.lessons.due(age, stopped):
             return False
-        self._corrected = self.recall(recalibrate, self._batch.forecast, age, stopped)
+        self._corrected = self.recall(recalibrate, self._batch.forecast, self._as_forecast(age), stopped)
         return True
+
+    def _as_forecast(self, age: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The ages that answers would have reached if nothing had been read in them.
+
+        Those that seem long are stopped, which would make all answers look shorter. So what came after the reading
+        counts by how much of it was expected.
+        """
+        if (read := self.readings_of(np.arange(age.size))) is None:
+            return age
+        since = np.minimum(read.since, age)
+        return np.maximum(np.minimum(age, 1), np.rint(since + (age - since) / read.stretch).astype(np.int64))
 
     # --- the next chunk ------------------------------------------------------------------------
 
@@ -248,6 +322,7 @@ class Metered:
         self._queue.clear()
         waiting, running = np.flatnonzero(self._waiting), np.array(sorted(self._running), dtype=np.intp)
         plan = self.plan(waiting, self._age[waiting], available)
+        self._queue.pause = next_age if self.reads and not self._batch.rates.priced else lambda age: None
         self._queue.fill(len(self._batch), waiting, plan)
         self._queue.replace(running, self._chunks(running, self._age[running]))
         self._queue.start(waiting, self._age, self.least)
@@ -304,7 +379,12 @@ class Metered:
 
     def prospects(self, active: NDArray[np.intp], age: NDArray[np.int64]) -> Chunks:
         """The chunks of requests from an age on, by their forecasts alone."""
-        return self.recall(_chunks_of, self._corrected, active, *self._where(active, age), self.anytime)
+        return self.chunks_of(active, age, self.readings_of(active))
+
+    def chunks_of(self, active: NDArray[np.intp], age: NDArray[np.int64], read: Readings | None) -> Chunks:
+        """The chunks of requests from an age on, after what was read in their answers."""
+        where = self._where(active, age)
+        return self.recall(_chunks_of, self._corrected, active, *where, self.anytime, *(read or ()))
 
     def _known(self, active: NDArray[np.intp], age: NDArray[np.int64]) -> tuple[Forecast, Array, Array, Array]:
         """The arguments of `chunks`: forecasts, caps, ages and entry costs."""
@@ -415,6 +495,12 @@ class Metered:
 
 
 def _chunks_of(
-    everybody: Forecast, active: NDArray[np.intp], cap: Array, age: Array, entry: Array, anytime: Anytime | None
+    everybody: Forecast,
+    active: NDArray[np.intp],
+    cap: Array,
+    age: Array,
+    entry: Array,
+    anytime: Anytime | None,
+    *read: Array,
 ) -> Chunks:
-    return chunks(everybody.take(active), cap, age, entry, anytime)
+    return chunks(everybody.take(active), cap, age, entry, anytime, Readings(*read) if read else None)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, Self
 
 from shadowprice.errors import InputError
+from shadowprice.forecast.reading import Reader
 from shadowprice.forecast.shared import SharedText, without_shared_text
 from shadowprice.market.anytime import Anytime
 from shadowprice.types import Forecast, Request, Trace
@@ -45,6 +46,11 @@ class Forecaster(ABC):
     """
 
     anytime: Anytime | None = None  # what stopped answers are worth once they are asked for; None: unknown
+
+    @property
+    def reader(self) -> Reader | None:
+        """Reads parts of answers; None: it was not trained on texts of the model that answers."""
+        return None
 
     @abstractmethod
     def fit(self, traces: Sequence[Trace]) -> Self: ...

@@ -25,6 +25,7 @@ from shadowprice.errors import InputError
 from shadowprice.forecast import load
 from shadowprice.forecast.base import Forecaster
 from shadowprice.forecast.folder import description, written
+from shadowprice.forecast.reading import Reader
 from shadowprice.forecast.revise import Evidence, Reviser
 from shadowprice.forecast.shared import without_shared_text
 from shadowprice.forecast.splits import held_out, question_key
@@ -97,6 +98,10 @@ class ScoutForecaster(Forecaster):
         copied = copy(self)
         copied._answers, copied._found = answers, 0
         return copied
+
+    @property
+    def reader(self) -> Reader | None:
+        return self._usual.reader
 
     def fit(self, traces: Sequence[Trace]) -> Self:
         raise InputError("this forecaster is trained with a scout", fix="use train --scout")

@@ -82,6 +82,7 @@ class WithoutTemplate:
         before, _, after = template.partition(PLAIN)
         self._predictor, self._after = predictor, after.strip()
         self.anytime = getattr(predictor, "anytime", None)
+        self.reader = getattr(predictor, "reader", None)
         self._before = [text.strip() for text in (system or "", before) if text.strip()]
 
     def predict(self, requests: Sequence[Request]) -> Forecast:

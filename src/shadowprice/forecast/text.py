@@ -35,6 +35,7 @@ from shadowprice.forecast.calibration import Calibration, impute_censored
 from shadowprice.forecast.features import COLUMNS, STRUCTURE, features, features_of_one
 from shadowprice.forecast.folder import description, written
 from shadowprice.forecast.landing import fit_landing
+from shadowprice.forecast.reading import Reader
 from shadowprice.forecast.shared import without_shared_text
 from shadowprice.forecast.splits import folds, questions_of
 from shadowprice.market.anytime import Anytime
@@ -123,6 +124,11 @@ class TextForecaster(Forecaster):
         self._weights: _Weights | None = None
         self._numbers: _Numbers | None = None
         self._calibration = Calibration()
+        self._reader: Reader | None = None
+
+    @property
+    def reader(self) -> Reader | None:
+        return self._reader if self._reader and self._reader.own else None
 
     def fit(self, traces: Sequence[Trace]) -> Self:
         self._learn(traces, None)
@@ -130,7 +136,7 @@ class TextForecaster(Forecaster):
 
     def adapt(self, traces: Sequence[Trace]) -> Self:
         adapted = self._untrained()
-        adapted._learn(traces, self._trained())
+        adapted._learn(traces, self._trained(), self._reader)
         adapted.anytime = adapted.anytime or self.anytime
         adapted.trained_on["adapted_from"] = self.trained_on
         return adapted
@@ -186,8 +192,8 @@ class TextForecaster(Forecaster):
 
     # --- fitting -------------------------------------------------------------------------------
 
-    def _learn(self, traces: Sequence[Trace], known: _Weights | None) -> None:
-        """Fits weights and calibration; `known` are the weights to start from."""
+    def _learn(self, traces: Sequence[Trace], known: _Weights | None, reader: Reader | None = None) -> None:
+        """Fits weights, calibration and reader; `known` and `reader` are those to start from."""
         used = [trace for trace in traces if trace.tokens > 0]
         question = questions_of(used)
         first = np.unique(question, return_index=True)[1]  # a trace of each question
@@ -219,7 +225,9 @@ class TextForecaster(Forecaster):
         self._numbers = None
         forecast = _forecast(unseen, spread).take(question)
         self._calibration = Calibration.fit(forecast, used)
-        self.anytime = fit_landing(self._calibration.apply(forecast), used)
+        calibrated = self._calibration.apply(forecast)
+        self.anytime = fit_landing(calibrated, used)
+        self._reader = reader.adapt(calibrated, used) if reader else Reader.fit(forecast, used)
         self.trained_on = {
             "traces": len(used),
             "questions": int(first.size),
@@ -284,6 +292,8 @@ class TextForecaster(Forecaster):
     def _save_weights(self, folder: Path) -> None:
         arrays = {name: values.astype(np.float32) for name, values in vars(self._trained()).items()}
         np.savez_compressed(folder / _ARRAYS, **arrays)
+        if self._reader:
+            self._reader.save(folder)
 
     @classmethod
     def _from(cls, folder: str | os.PathLike[str], about: Mapping[str, Any]) -> Self:
@@ -307,6 +317,7 @@ class TextForecaster(Forecaster):
                 raise ValueError("its weights are not finite")
             found._weights, found.trained_on = weights, dict(about["trained_on"])
             found._calibration = Calibration.from_dict(about["calibration"])
+            found._reader = Reader.load(Path(folder))
             found.anytime = Anytime.from_dict(about["anytime"]) if about.get("anytime") else None
         except InputError:  # of a part, and says what is damaged
             raise

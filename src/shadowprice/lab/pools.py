@@ -16,11 +16,14 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from shadowprice.arrays import Array
 from shadowprice.errors import InputError
 from shadowprice.forecast import Forecaster
+from shadowprice.forecast.reading import AGES, TRAITS, Reader, text_at, traits
 from shadowprice.forecast.splits import folds, question_key
 from shadowprice.forecast.text import TextForecaster
 from shadowprice.market.anytime import Anytime
+from shadowprice.market.gittins import Readings
 from shadowprice.types import Forecast, Request, Trace
 
 Question: TypeAlias = "Sequence[Trace]"  # all answers of one model to it, in the order of their samples
@@ -106,16 +109,61 @@ class Recorded:
 
 @dataclass(frozen=True, eq=False)
 class Pool(Recorded):
-    """Recorded answers with forecasts, and with what the forecaster knows about landings, if anything."""
+    """Recorded answers with forecasts.
+
+    anytime  what the forecaster knows about landings, if anything
+    reader   reads parts of the answers; None: they are not read
+    """
 
     forecast: Forecast
     forecast_from: str
     anytime: Anytime | None = None
+    reader: PoolReader | None = None
+
+    @cached_property
+    def texts(self) -> Array | None:
+        """The traits of every answer at the ages at which it is read; None: nothing reads, or some have no text."""
+        if self.reader is None or not all(trace.response for trace in self.first):
+            return None
+        found = np.zeros((len(self), len(AGES), TRAITS))
+        for place, trace in enumerate(self.first):
+            for stage, age in enumerate(AGES):
+                if age >= trace.tokens or age >= self.cap:
+                    break
+                found[place, stage] = traits(text_at(trace, age))
+        return found
 
     def take(self, places: NDArray[np.intp]) -> Pool:
         """Some of the questions."""
         questions = [self.questions[place] for place in places]
-        return replace(self, questions=questions, forecast=self.forecast.take(places))
+        reader = self.reader and self.reader.take(places)
+        return replace(self, questions=questions, forecast=self.forecast.take(places), reader=reader)
+
+
+@dataclass(frozen=True, eq=False)
+class PoolReader:
+    """Several readers, each for some of the questions: `which` has the number of its reader for every question."""
+
+    readers: Sequence[Reader]
+    which: NDArray[np.intp]
+
+    def take(self, places: NDArray[np.intp]) -> PoolReader:
+        return replace(self, which=self.which[places])
+
+    def revise(self, places: Sequence[int], forecast: Forecast, age: Array, some: Array) -> Readings:
+        found = Readings(*np.zeros((3, len(places))))
+        which = self.which[list(places)]
+        for number in np.unique(which).tolist():
+            own = np.flatnonzero(which == number)
+            revised = self.readers[number].revise(own.tolist(), forecast.take(own), age[own], some[own])
+            for values, new in zip(found, revised, strict=True):
+                values[own] = new
+        return found
+
+
+def reads_all(reader: Reader | None, questions: int) -> PoolReader | None:
+    """The same reader for all questions."""
+    return PoolReader([reader], np.zeros(questions, dtype=np.intp)) if reader else None
 
 
 def _named_tiers(traces: Sequence[Trace]) -> NDArray[np.intp] | None:
@@ -165,7 +213,8 @@ def make_pool(recorded: Recorded, forecaster: Forecaster | None = None, *, calib
     if forecaster is None:
         if calibrate:
             raise InputError("--calibrate: no forecaster to adapt", fix="give --train or --forecaster")
-        return Pool(model, cap, questions, cross_fitted(questions, cap), "cross-fitted by question, 5 folds")
+        forecast, reader = cross_fitted(questions, cap)
+        return Pool(model, cap, questions, forecast, "cross-fitted by question, 5 folds", reader=reader)
     if calibrate:
         chosen: list[int] = np.random.default_rng(0).permutation(len(questions))[:calibrate].tolist()
         used = {question_key(questions[i][0].prompt) for i in chosen}
@@ -173,7 +222,8 @@ def make_pool(recorded: Recorded, forecaster: Forecaster | None = None, *, calib
         questions = [question for question in questions if question_key(question[0].prompt) not in used]
         about = f"{about}, adapted to {calibrate} questions that are left out"
     forecast = forecaster.predict(_queries(questions))
-    return Pool(model, cap, questions, forecast, about, getattr(forecaster, "anytime", None))
+    reader = reads_all(forecaster.reader, len(questions))
+    return Pool(model, cap, questions, forecast, about, forecaster.anytime, reader)
 
 
 def trained_without(
@@ -190,19 +240,23 @@ def trained_without(
     return TextForecaster().fit(kept), len(kept)
 
 
-def cross_fitted(questions: Sequence[Question], cap: int) -> Forecast:
-    """Forecasts for each fifth of the questions, learned from the other four."""
+def cross_fitted(questions: Sequence[Question], cap: int) -> tuple[Forecast, PoolReader | None]:
+    """Forecasts for each fifth of the questions, learned from the other four; and who reads the answers to them."""
     seen: dict[str, int] = {}
     number = np.array([seen.setdefault(question_key(q[0].prompt), len(seen)) for q in questions], dtype=np.intp)
     fold = folds(number, _FOLDS)
-    parts, places = [], []
+    parts, places, readers = [], [], []
     for this in range(_FOLDS):
         inside: list[int] = np.flatnonzero(fold == this).tolist()
         outside: list[int] = np.flatnonzero(fold != this).tolist()
         others = [_under(trace, cap) for i in outside for trace in questions[i]]
-        parts.append(TextForecaster().fit(others).predict(_queries([questions[i] for i in inside])))
+        forecaster = TextForecaster().fit(others)
+        parts.append(forecaster.predict(_queries([questions[i] for i in inside])))
+        readers.append(forecaster.reader)
         places.append(inside)
-    return Forecast.joined(parts).take(np.argsort(np.concatenate(places)))
+    known = [reader for reader in readers if reader is not None]
+    forecast = Forecast.joined(parts).take(np.argsort(np.concatenate(places)))
+    return forecast, PoolReader(known, fold) if len(known) == _FOLDS else None
 
 
 def _queries(questions: Sequence[Question]) -> list[Request]:

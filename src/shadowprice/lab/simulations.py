@@ -8,16 +8,17 @@ the answers.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shadowprice.arrays import Array
 from shadowprice.engine import HINDSIGHT, Settings, make_scheduler
 from shadowprice.engine.bulk import simulate_lengths
-from shadowprice.engine.metered import Metered
+from shadowprice.engine.metered import Metered, PartReader
 from shadowprice.engine.recall import Recall
 from shadowprice.engine.reserved import Reserved
 from shadowprice.engine.scheduler import Work
@@ -107,12 +108,17 @@ class Queries:
     truncated: Mask
     cap: int
     attempts: Attempts | None = None  # where a query has several
+    reader: PartReader | None = None
+    texts: Array | None = None  # traits of the answers, for the reader
 
     @classmethod
     def of(cls, pool: Pool, places: NDArray[np.intp]) -> Queries:
-        return cls(
+        queries = cls(
             pool.forecast.take(places), pool.length[places], pool.correct[places], pool.truncated[places], pool.cap
         )
+        if pool.reader is None or pool.texts is None:
+            return queries
+        return replace(queries, reader=pool.reader.take(places), texts=pool.texts[places])
 
     def __len__(self) -> int:
         return self.length.size
@@ -136,14 +142,14 @@ def outcome_of(setup: Setup, queries: Queries, budget: int) -> Outcome:
     if queries.attempts is not None:
         return _best_of(setup, queries, queries.attempts, budget)
     ends = np.where(queries.truncated, queries.cap + 1, queries.length)
-    scheduler = make_scheduler(setup.settings(queries))
+    scheduler = make_scheduler(setup.settings(queries), reader=queries.reader)
     assert isinstance(scheduler, Reserved | Metered)
     scheduler.add([_REQUEST] * len(queries), queries.forecast)
     if isinstance(scheduler, Reserved):  # in every accounting the first clearing of a policy is the same
         scheduler.first_round = _first_round(queries, budget, setup.policy, tuple(setup.options.items()))
     else:
         scheduler.recall = _recall(queries)
-    served = simulate_lengths(scheduler, ends, budget, queries.cap)
+    served = simulate_lengths(scheduler, ends, budget, queries.cap, queries.texts)
     return _outcome(queries, served.granted, served.generated, scheduler.price)
 
 

@@ -27,6 +27,14 @@ its corners the best u is the next corner. So a query is a short list of chunks 
 and a batch is one sorted list. The price is the index at which the expected cost of all chunks above it
 meets the budget.
 
+**Readings.** An answer that was read at age r (`Readings`) is expected to have `stretch` times as much left as others
+of its age, and its chance of being correct differs by `odds` in the log odds. With the survival functions S of correct
+and of wrong answers each
+
+    S'(t) = S'(r) S(r + (t - r) / stretch) / S(r)        t > r
+
+where S'(r) is the revised chance of either kind, of those that have come to r.
+
 **At the end** the budget cuts a chunk, and its first part may be worth less per token than the whole. The
 loss is at most one query's chance of a correct answer. So the last tokens go to the next query in line,
 and what it does not use goes to the one after it.
@@ -35,7 +43,7 @@ and what it does not use goes to the one after it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -52,6 +60,22 @@ BLOCK = 4096  # queries at a time, so that their curves fit into the processor's
 _LONGEST = 2.0**53  # tokens: every whole number up to it is a float
 
 Ints = NDArray[np.int64]
+
+
+class Readings(NamedTuple):
+    """What was read in the answers so far, one each; see above. An answer that was not read: 0, 1 and 0.
+
+    since    age at which it was read
+    stretch  what is left is so many times as long as the forecast says
+    odds     log odds that it is correct, more than the forecast says
+    """
+
+    since: Array
+    stretch: Array
+    odds: Array
+
+    def take(self, who: NDArray[np.intp]) -> Readings:
+        return Readings(*(each[who] for each in self))
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,13 +172,19 @@ def schedule(forecast: Forecast, cap: ArrayLike, age: ArrayLike = 0, entry: Arra
 
 
 def chunks(
-    forecast: Forecast, cap: ArrayLike, age: ArrayLike = 0, entry: ArrayLike = 0.0, anytime: Anytime | None = None
+    forecast: Forecast,
+    cap: ArrayLike,
+    age: ArrayLike = 0,
+    entry: ArrayLike = 0.0,
+    anytime: Anytime | None = None,
+    read: Readings | None = None,
 ) -> Chunks:
     """The chunks of all queries, from their present `age` up to their `cap`, one each or one for all.
 
     Of a query that has generated `age` tokens without ending, only what comes after counts. `entry`, one
     each or one for all, is what a query costs before its first further token, in output tokens. With `anytime`,
-    an answer that is stopped is asked for, and A is the chance W that it is correct then (`market.anytime`).
+    an answer that is stopped is asked for, and A is the chance W that it is correct then (`market.anytime`). `read`:
+    what was read in the answers so far, at their present ages or before.
     """
     n = len(forecast)
     most = np.floor(np.broadcast_to(np.asarray(cap, dtype=np.float64), (n,)))
@@ -167,7 +197,8 @@ def chunks(
     count = np.zeros(n + 1, dtype=np.int64)
     stops, indexes, costs = [np.zeros(0, dtype=np.int64)], [np.zeros(0)], [np.zeros(0)]
     for some in blocks:
-        row, stop, index, cost = _chunks(forecast.take(some), now[some], most[some], to_enter[some], anytime)
+        own = None if read is None else read.take(some)
+        row, stop, index, cost = _chunks(forecast.take(some), now[some], most[some], to_enter[some], anytime, own)
         count[some + 1] = np.bincount(row, minlength=some.size)
         stops.append(stop)
         indexes.append(index)
@@ -183,10 +214,10 @@ def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:
 
 
 def _chunks(
-    forecast: Forecast, now: Array, most: Array, to_enter: Array, anytime: Anytime | None
+    forecast: Forecast, now: Array, most: Array, to_enter: Array, anytime: Anytime | None, read: Readings | None
 ) -> tuple[NDArray[np.intp], Ints, Array, Array]:
     """Query, stop, index and cost of the chunks of some queries, by query and age."""
-    ages, gained, alive, cost = paths(forecast, now, most, to_enter, anytime)
+    ages, gained, alive, cost = paths(forecast, now, most, to_enter, anytime, read)
     row, first, last, index = majorant(gained, cost)
     return (
         row,
@@ -197,21 +228,28 @@ def _chunks(
 
 
 def paths(
-    forecast: Forecast, now: Array, most: Array, to_enter: Array, anytime: Anytime | None = None
+    forecast: Forecast,
+    now: Array,
+    most: Array,
+    to_enter: Array,
+    anytime: Anytime | None = None,
+    read: Readings | None = None,
 ) -> tuple[Array, Array, Array, Array]:
     """Ages from the present one up to the cap, a row per query; and at each of them A, less a constant, 1 - F and C.
 
     C counts from the present age on, and every age beyond it has paid the entry as well.
     """
     ages = _ages(forecast, now, most)
-    gained, alive, cost = along(forecast, ages, anytime)
+    gained, alive, cost = along(forecast, ages, anytime, read)
     cost[:, 1:] += (to_enter * alive[:, 0])[:, None]
     return ages, gained, alive, cost
 
 
-def along(forecast: Forecast, ages: Array, anytime: Anytime | None = None) -> tuple[Array, Array, Array]:
+def along(
+    forecast: Forecast, ages: Array, anytime: Anytime | None = None, read: Readings | None = None
+) -> tuple[Array, Array, Array]:
     """A, less a constant, 1 - F and C at ascending ages, a row per query; C counts from the first of them on."""
-    gained, alive = _chances(forecast, ages)
+    gained, alive = _chances(forecast, ages) if read is None else _chances_after(read, forecast, ages)
     if anytime is not None:
         gained *= 1 - anytime.share(forecast, ages)  # W - solve
     cost = np.zeros_like(ages)  # by the trapezoidal rule
@@ -275,6 +313,19 @@ def _chances(forecast: Forecast, ages: Array) -> tuple[Array, Array]:
     to_come = solve * (every if alike else survival(forecast.solved_tokens, forecast.solved_spread))
     alive = np.minimum(every, 1 - solve + to_come)
     return -to_come, np.maximum(alive, np.maximum(1e-12 * alive[:, :1], 1e-300))
+
+
+def _chances_after(read: Readings, forecast: Forecast, ages: Array) -> tuple[Array, Array]:
+    """A, less a constant, and 1 - F of answers that were read and have come to that age."""
+    since = read.since[:, None]
+    gained, alive = _chances(forecast, np.hstack([since, since + (ages - since) / read.stretch[:, None]]))
+    correct, wrong = -gained, np.maximum(alive + gained, 0.0)
+    there = np.clip(correct[:, 0] / alive[:, 0], 0.0, 1.0)
+    odds = np.exp(read.odds)
+    chance = there * odds / (1 - there + there * odds)
+    correct *= (chance / np.maximum(correct[:, 0], 1e-300))[:, None]
+    wrong *= ((1 - chance) / np.maximum(wrong[:, 0], 1e-300))[:, None]
+    return -correct[:, 1:], np.maximum(wrong + correct, 1e-300)[:, 1:]
 
 
 def majorant(gained: Array, cost: Array) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp], Array]:

@@ -3,7 +3,7 @@
 import pytest
 
 from shadowprice.datasets.shipped import shipped_traces
-from shadowprice.engine.loops import is_looping
+from shadowprice.forecast.loops import is_looping
 
 START = "First we note that the sum of the angles is 180 degrees, so that x is 40. "
 
