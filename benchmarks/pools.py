@@ -35,7 +35,7 @@ from shadowprice.forecast.text import TextForecaster
 from shadowprice.forecast.training import Trainer
 from shadowprice.formats.traces import read_traces
 from shadowprice.lab.compare import _weights
-from shadowprice.lab.pools import Pool, Recorded, reads_all, recorded
+from shadowprice.lab.pools import Pool, Recorded, reads_all, recorded, under
 from shadowprice.lab.simulations import Queries, Setup, outcome_of
 from shadowprice.lab.streams import QUERIES, STREAMS, draw
 from shadowprice.types import Forecast, Request, Trace
@@ -159,7 +159,7 @@ def unseen(
             continue
         hidden = {question_key(each[0].prompt) for pool in pools for each in pool.questions}
         others = [
-            limited(trace, cap)
+            under(trace, cap)
             for name, some in files.items()
             if name != file and (not train or name in train)
             for trace in some
@@ -178,10 +178,6 @@ def without(traces: Sequence[Trace], model: str) -> list[Trace]:
 def model_key(name: str) -> str:
     """The same for the names that different files have for a model."""
     return name.lower().removeprefix("meta-llama/").removeprefix("qwen/").removeprefix("meta-")
-
-
-def limited(trace: Trace, cap: int) -> Trace:
-    return replace(trace, tokens=cap, truncated=True, correct=False) if trace.tokens > cap else trace
 
 
 def requests(traces: Sequence[Trace]) -> list[Request]:

@@ -94,11 +94,11 @@ class TestForecasts:
 
     def test_cross_fitted_forecasts_do_not_depend_on_their_own_answers(self):
         (model,) = recorded(shipped_traces("eval", "smollm2"))
-        before = cross_fitted(model.questions, model.cap)
+        before, _ = cross_fitted(model.questions, model.cap)
         # One question's answers, in a pool where it is asked twice, change to something absurd.
         first = model.questions[0][0]
         changed = [[replace(t, tokens=model.cap, correct=not t.correct) for t in q] for q in model.questions[:1]]
-        after = cross_fitted([*changed, *model.questions[1:]], model.cap)
+        after, _ = cross_fitted([*changed, *model.questions[1:]], model.cap)
         assert after.tokens[0] == before.tokens[0]
         assert after.solve[0] == before.solve[0]
         assert question_key(first.prompt) == question_key(changed[0][0].prompt)
@@ -106,7 +106,7 @@ class TestForecasts:
 
     def test_cross_fitting_puts_every_forecast_in_its_place(self):
         (model,) = recorded(shipped_traces("eval", "smollm2"))
-        forecast = cross_fitted(model.questions, model.cap)
+        forecast, _ = cross_fitted(model.questions, model.cap)
         assert len(forecast) == len(model)
         assert np.corrcoef(np.log(forecast.tokens), np.log(model.length))[0, 1] > 0.4
 

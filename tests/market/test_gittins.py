@@ -9,7 +9,7 @@ from scipy.integrate import quad
 from shadowprice import Forecast
 from shadowprice.errors import MarketError
 from shadowprice.market import Expected
-from shadowprice.market.gittins import indices, majorant, schedule
+from shadowprice.market.gittins import Readings, along, chunks, indices, majorant, schedule
 
 
 def market(n, seed=0, tail=None):
@@ -197,3 +197,44 @@ class TestEntry:
     def test_an_invalid_one(self, entry):
         with pytest.raises(MarketError, match="entry"):
             schedule(market(2), 100, 0, entry)
+
+
+class TestReadings:
+    """What was read in an answer changes what is expected from there on, and nothing else."""
+
+    @staticmethod
+    def readings(n, since=0.0, stretch=1.0, odds=0.0):
+        return Readings(*(np.full(n, value) for value in (since, stretch, odds)))
+
+    @pytest.mark.parametrize("tail", [None, 3.0])
+    def test_an_answer_that_was_not_read_has_the_chunks_of_its_forecast(self, tail):
+        forecast, age = market(40, tail=tail), np.arange(40) * 10
+        plain, read = (chunks(forecast, 3000, age, read=some) for some in (None, self.readings(40)))
+        assert plain.stop.tolist() == read.stop.tolist()
+        np.testing.assert_allclose(plain.index, read.index, rtol=1e-6)
+
+    @given(since=st.integers(1, 400), stretch=st.floats(0.1, 10.0), seed=st.integers(0, 99))
+    @settings(deadline=None)
+    def test_what_is_left_is_stretched(self, since, stretch, seed):
+        forecast = market(5, seed)
+        later = np.array([0.0, 5.0, 50.0, 500.0])
+        usual, read = (
+            along(forecast, np.tile(since + factor * later, (5, 1)), read=some)
+            for factor, some in ((1.0, None), (stretch, self.readings(5, float(since), stretch)))
+        )
+        for one, other in zip(usual[:2], read[:2], strict=True):
+            np.testing.assert_allclose(one / usual[1][:, :1], other / read[1][:, :1], rtol=1e-6, atol=1e-9)
+
+    @given(odds=st.floats(-3.0, 3.0), seed=st.integers(0, 99))
+    @settings(deadline=None)
+    def test_the_chance_changes_by_its_log_odds(self, odds, seed):
+        forecast = market(5, seed)
+        ages = np.tile([100.0, 200.0, 1e7], (5, 1))
+
+        def chance(read):
+            gained, alive, _ = along(forecast, ages, read=read)
+            p = (gained[:, -1] - gained[:, 0]) / alive[:, 0]
+            return np.log(p / (1 - p))
+
+        before, after = chance(self.readings(5, 100.0)), chance(self.readings(5, 100.0, odds=odds))
+        np.testing.assert_allclose(after - before, odds, rtol=1e-5, atol=1e-5)

@@ -7,8 +7,8 @@ no cost. At some ages (`AGES`) the traits of the text (`traits`) revise what is 
     stretch   what is left is so many times as long as the forecast of an answer of this age says
     odds      the log odds that a correct answer is still to come, more than the forecast says
 
-Both are linear in columns x: the age, the median m of what is left and the chance p by the forecast, the traits, and
-the traits times the age. With R the tokens that were left, over parts of recorded answers with weights v,
+Both follow from columns x: the age, the traits, and the traits times the age. With the median m of what is left and
+the chance p by the forecast, and R the tokens that were left, over parts of recorded answers with weights v,
 
     length  = argmin  sum v (log R - log m - x . length)^2 + penalty |length|^2           stretch = exp(x . length)
     correct = argmin  sum v (correct - p - x . correct)^2 + penalty |correct|^2
@@ -69,7 +69,7 @@ _MARKS = (
 _NUMBERED = re.compile(r"(?:step |^\s*|#+ )(\d{1,2})[.:)]", re.MULTILINE)
 _TAIL, _RECENT = 300, 1500  # characters
 TRAITS = 2 * len(_MARKS) + 9
-_BASE = 7  # columns without traits
+_BASE = 3  # columns without traits
 _COLUMNS = _BASE + 2 * TRAITS
 _MIDDLE = 5.5  # log age
 _PENALTY, _BASE_PENALTY = 300.0, 1.0
@@ -126,20 +126,16 @@ class _Rows(NamedTuple):
     """Parts of recorded answers, one a row, with what was left of the whole.
 
     answer   the number of the answer
-    left     log of the median, by the forecast
-    chance   by the forecast
     targets  log R - log m, and correct - p
     """
 
     answer: NDArray[np.int64]
     traits: Array
     age: Array
-    left: Array
-    chance: Array
     targets: Array
 
     def columns(self, centre: Array, scale: Array) -> Array:
-        return _columns(self.traits, self.age, self.left, self.chance, centre, scale)
+        return _columns(self.traits, self.age, centre, scale)
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,7 +200,7 @@ class Reader:
         """
         rest = remaining(forecast, age)
         chance = np.broadcast_to(rest.solve, age.shape)
-        x = _columns(some, age, np.log(rest.tokens), chance, self.centre, self.scale)
+        x = _columns(some, age, self.centre, self.scale)
         shift, turn, slope = self.for_length
         longer = shift + turn * (np.log(age) - _MIDDLE) + slope * (x @ self._weights[:, 0])
         shift, slope = self.for_correct
@@ -262,13 +258,10 @@ class Reader:
         return cls(found["centre"], found["scale"], sums, bool(own), (shift, turn, slope), (of_chance, of_odds))
 
 
-def _columns(some: Array, age: Array, left: Array, chance: Array, centre: Array, scale: Array) -> Array:
-    since, more = (np.log(age) - _MIDDLE)[:, None], (left - np.log(age))[:, None]
-    odds = logit(np.clip(chance, 0.01, 0.99))[:, None]
+def _columns(some: Array, age: Array, centre: Array, scale: Array) -> Array:
+    since = np.log(age) - _MIDDLE
     standard = np.clip((some - centre) / scale, -_EDGE, _EDGE)
-    return np.hstack(
-        [np.ones_like(since), since, since**2, more, more * since, more**2, odds, standard, standard * since]
-    )
+    return np.column_stack([np.ones_like(since), since, since**2, standard, standard * since[:, None]])
 
 
 def _sums(x: Array, targets: Array, weight: float) -> Sums:
@@ -329,8 +322,6 @@ def _rows(forecast: Forecast, traces: Sequence[Trace]) -> _Rows | None:
                 np.array(places),
                 np.array([traits(text_at(trace, age)) for trace in own]),
                 np.full(len(own), float(age)),
-                left,
-                chance,
                 np.column_stack([np.clip(more - left, -_CLIP, _CLIP), correct - chance]),
             )
         )

@@ -85,8 +85,8 @@ class Recorded:
     @cached_property
     def under_cap(self) -> list[Trace]:
         """The first answers, limited to the cap."""
-        columns = zip(self.first, self.length, self.truncated, self.correct, strict=True)
-        return [replace(t, tokens=int(n), truncated=bool(cut), correct=bool(ok)) for t, n, cut, ok in columns]
+        columns = zip(self.first, self.length.tolist(), self.truncated.tolist(), self.correct.tolist(), strict=True)
+        return [replace(under(t, self.cap), tokens=n, truncated=cut, correct=ok) for t, n, cut, ok in columns]
 
     @cached_property
     def median(self) -> float:
@@ -128,7 +128,7 @@ class Pool(Recorded):
         found = np.zeros((len(self), len(AGES), TRAITS))
         for place, trace in enumerate(self.first):
             for stage, age in enumerate(AGES):
-                if age >= trace.tokens or age >= self.cap:
+                if age >= self.cap or (age >= trace.tokens and not trace.truncated):
                     break
                 found[place, stage] = traits(text_at(trace, age))
         return found
@@ -218,7 +218,7 @@ def make_pool(recorded: Recorded, forecaster: Forecaster | None = None, *, calib
     if calibrate:
         chosen: list[int] = np.random.default_rng(0).permutation(len(questions))[:calibrate].tolist()
         used = {question_key(questions[i][0].prompt) for i in chosen}
-        forecaster = forecaster.adapt([_under(trace, cap) for i in chosen for trace in questions[i]])
+        forecaster = forecaster.adapt([under(trace, cap) for i in chosen for trace in questions[i]])
         questions = [question for question in questions if question_key(question[0].prompt) not in used]
         about = f"{about}, adapted to {calibrate} questions that are left out"
     forecast = forecaster.predict(_queries(questions))
@@ -234,7 +234,7 @@ def trained_without(
     Traces are limited to the cap, by default that of the first pool.
     """
     hidden = {question_key(question[0].prompt) for pool in evaluated for question in pool.questions}
-    kept = [_under(trace, cap or evaluated[0].cap) for trace in train if question_key(trace.prompt) not in hidden]
+    kept = [under(trace, cap or evaluated[0].cap) for trace in train if question_key(trace.prompt) not in hidden]
     if not kept:
         raise InputError("every training trace is of a question that is evaluated", fix="train on other questions")
     return TextForecaster().fit(kept), len(kept)
@@ -249,7 +249,7 @@ def cross_fitted(questions: Sequence[Question], cap: int) -> tuple[Forecast, Poo
     for this in range(_FOLDS):
         inside: list[int] = np.flatnonzero(fold == this).tolist()
         outside: list[int] = np.flatnonzero(fold != this).tolist()
-        others = [_under(trace, cap) for i in outside for trace in questions[i]]
+        others = [under(trace, cap) for i in outside for trace in questions[i]]
         forecaster = TextForecaster().fit(others)
         parts.append(forecaster.predict(_queries([questions[i] for i in inside])))
         readers.append(forecaster.reader)
@@ -263,8 +263,9 @@ def _queries(questions: Sequence[Question]) -> list[Request]:
     return [Request(answers[0].id, answers[0].prompt) for answers in questions]
 
 
-def _under(trace: Trace, cap: int) -> Trace:
+def under(trace: Trace, cap: int) -> Trace:
     """The trace as it would be recorded with the cap as limit; an empty answer counts as one token."""
     if trace.tokens > cap:
-        return replace(trace, tokens=cap, truncated=True, correct=False)
+        text = trace.response and text_at(trace, cap)
+        return replace(trace, tokens=cap, truncated=True, correct=False, response=text)
     return trace if trace.tokens else replace(trace, tokens=1)

@@ -249,7 +249,9 @@ def along(
     forecast: Forecast, ages: Array, anytime: Anytime | None = None, read: Readings | None = None
 ) -> tuple[Array, Array, Array]:
     """A, less a constant, 1 - F and C at ascending ages, a row per query; C counts from the first of them on."""
-    gained, alive = _chances(forecast, ages) if read is None else _chances_after(read, forecast, ages)
+    gained, alive = _chances(forecast, ages)
+    if read is not None and (rows := np.flatnonzero(read.since > 0)).size:
+        gained[rows], alive[rows] = _chances_after(read.take(rows), forecast.take(rows), ages[rows])
     if anytime is not None:
         gained *= 1 - anytime.share(forecast, ages)  # W - solve
     cost = np.zeros_like(ages)  # by the trapezoidal rule
