@@ -21,9 +21,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from shadowprice.backends.base import join
 from shadowprice.cost import prompt_bound
 from shadowprice.engine.answers import Answers
-from shadowprice.engine.scheduler import Batch, Report, Round, Work
+from shadowprice.engine.parts import Parts, reading_bound
+from shadowprice.engine.scheduler import TRIAL, Batch, CanContinue, Report, Round, Work
 from shadowprice.engine.sites import FIRST_LESSON, Site, Turn, at_their_caps
 from shadowprice.errors import Refused
 from shadowprice.forecast.learning import recalibrate
@@ -50,6 +52,8 @@ class Routed:
     samples   answers that a request may have from each route, while a grader finds them wrong or a vote is open;
               `correlation` is that between the grades of two answers to a question (`market.samples.correlation_of`),
               `agreement` the chance that two wrong ones agree (`market.votes`)
+
+    can_continue  by the names of routes: which answers can be continued from a part of them; other routes continue none
     """
 
     policy = "routes"
@@ -66,6 +70,7 @@ class Routed:
         samples: int = 1,
         correlation: float = CORRELATION,
         agreement: float = AGREEMENT,
+        can_continue: Mapping[str, CanContinue] | None = None,
     ) -> None:
         self.rounds: list[Round] = []
         self.learn, self.whole, self.samples = learn, whole, samples
@@ -79,6 +84,7 @@ class Routed:
         self._queue: list[Turn] = []
         self._running: dict[int, tuple[Work, float]] = {}  # by place, with the units that it is expected to cost
         self._answers = Answers(self._batch, self._sites, revisers or {}, samples, correlation, agreement)
+        self._parts = Parts(self._batch, self._sites, can_continue or {})
         self._since = 0  # the last clearing: answers
         self._outdated = True
 
@@ -149,9 +155,7 @@ class Routed:
             site = self._sites[self._names[route]]
             self._batch.paid(place, state)
             self._answers.charge(place, site, site.route.rates.cost(state.usage))
-            # With samples alone, only an answer that was wrong did not end its request.
-            wrong = self.samples > 1 and not self._answers.revisers and not self._answers.voted[place]
-            self._answers.keep(place, site, state, False if wrong else None, vote)
+            self._restore(place, site, state, sample, vote)
         self._outdated = True
 
     def charged(self, costs: Mapping[int, int]) -> None:
@@ -195,17 +199,59 @@ class Routed:
         self._since += 1
         if self._since >= max(_FEWEST, len(self._batch) // _STEPS):
             self._outdated = True
-        self._learn(place, site, report.completion)
-        self._answers.keep(place, site, report.completion, report.correct, report.vote)
-        return self._answers.settled(place)
+        part, so_far = report.completion, report.work.so_far
+        answer = join(so_far, part)
+        self._learn(place, site, part, so_far)
+        if self._parts.waits(site, place, part, report.work.grant, answer):
+            self._parts.put(site, place, answer)
+            self._outdated |= so_far is not None and report.work.grant == TRIAL
+            return None
+        self._parts.pop(site, place)
+        self._answers.keep(place, site, answer, report.correct, report.vote)
+        return self._settled(place)
 
     def close(self, stopped: str = "") -> Iterable[Result]:
         if not stopped:
+            self._keep_parts(self._parts.all())
             for place in [*self._answers.kept]:
-                yield self._answers.chosen(place)
+                yield self._chosen(place)
         yield from self._batch.left(self.price, stopped)
 
     # --- internal ------------------------------------------------------------------------------
+
+    def _restore(self, place: int, site: Site, part: Completion, sample: int, vote: str | None) -> None:
+        """Takes a part of an answer, or the last one, of an earlier execution."""
+        before = self._parts.get(site, place)
+        if before is not None and sample != site.taken[place]:  # the answer before it had ended
+            self._keep_parts([(site, place)])
+            before = None
+        answer = join(before, part)
+        if part.finish == "length" and answer.tokens < site.cap[place] and part.usage_source != "assumed":
+            self._parts.put(site, place, answer)  # where it cannot be continued, it is kept by the next clearing
+            return
+        self._parts.pop(site, place)
+        # With samples alone, only an answer that was wrong did not end its request.
+        wrong = self.samples > 1 and not self._answers.revisers and not self._answers.voted[place]
+        self._answers.keep(place, site, answer, False if wrong else None, vote)
+
+    def _keep_parts(self, which: Iterable[tuple[Site, int]]) -> None:
+        """Parts that will not be continued are answers at hand."""
+        for site, place in which:
+            if (part := self._parts.pop(site, place)) is not None:
+                self._answers.keep(place, site, part, None, None)
+
+    def _settled(self, place: int) -> Result | None:
+        """The result, unless something better may come."""
+        if self._answers.kept[place].answer.finish == "length" and self._parts.at(place):
+            return None  # a part of another route waits
+        result = self._answers.settled(place)
+        if result is not None:
+            self._parts.forget(place)
+        return result
+
+    def _chosen(self, place: int) -> Result:
+        self._parts.forget(place)
+        return self._answers.chosen(place)
 
     def _after_error(self, report: Report, site: Site) -> Result | None:
         """None: the request waits again, with this route or without it."""
@@ -216,26 +262,30 @@ class Routed:
         if not isinstance(report.error, Refused) and batch.tries[place] < batch.attempts:
             self._outdated = True
             return None
+        self._keep_parts([(site, place), *self._parts.lost(self._running)])
         site.cap[place] = 0
         self._outdated = True
         if self._answers.open_sites(place):
             batch.tries[place] = 0
             return None
         if place in self._answers.kept:
-            return self._answers.chosen(place)
+            return self._chosen(place)
         batch.tries[place] = batch.attempts
         failed = batch.after_error(place)
         assert failed is not None
         return replace(failed, extra={"charged": self._answers.charged(place)})
 
-    def _learn(self, place: int, site: Site, answer: Completion) -> None:
+    def _learn(self, place: int, site: Site, part: Completion, so_far: Completion | None) -> None:
         """Corrects what is expected of a route by what its answers show."""
-        if answer.usage_source == "assumed":
+        if so_far is not None:
+            self._parts.continued(site, so_far, part)
+        if part.usage_source == "assumed":
             return
-        if answer.input_tokens + answer.cached_tokens:
-            site.read += answer.input_tokens + answer.cached_tokens
+        age = so_far.tokens if so_far else 0
+        if read := part.input_tokens + part.cached_tokens:
+            site.read += max(0, read - age)
             site.read_bound += int(self._prompt[place])
-        site.age[place], site.ended[place] = max(1, answer.tokens), answer.finish == "stop"
+        site.age[place], site.ended[place] = max(1, age + part.tokens), part.finish == "stop"
         if self.learn and np.count_nonzero(site.ended) >= site.lesson:
             site.lesson *= 2
             site.corrected = None
@@ -247,6 +297,7 @@ class Routed:
         """Finds the price, and the option of every request that waits."""
         batch = self._batch
         self._queue, self._outdated, self._since = [], False, 0
+        self._keep_parts(self._parts.lost(self._running))
         waiting = np.array(
             [place for place, ended in enumerate(batch.ended) if not ended and place not in self._running],
             dtype=np.intp,
@@ -275,19 +326,22 @@ class Routed:
                 route, expected = live[int(cleared.option[at])], float(cleared.cost[at])
                 self._queue.append(Turn(int(waiting[at]), route, int(limits[at]), expected))
         if not self._queue and not self._running:  # no budget stays idle while requests without an answer wait
-            prompts = {place: int(self._prompt[place]) for place in waiting.tolist() if place not in self._answers.kept}
-            self._queue = at_their_caps(self._sites, live, prompts, available)
+            none = [place for place in waiting.tolist() if place not in self._answers.kept]
+            new = {place: int(self._prompt[place]) for place in none if not self._parts.at(place)}
+            self._queue = at_their_caps(self._sites, live, new, available)
+            self._queue = self._queue or self._parts.at_their_caps(none, self._prompt, available)
         if self._queue:
             granted = round(sum(turn.expected for turn in self._queue))
             admitted = len(self._queue)
             self.rounds.append(Round(available, waiting.size, admitted, granted, cleared.price, cleared.status))
 
     def _option(self, site: Site, waiting: NDArray[np.intp], available: int) -> Option:
-        rates, prompt = site.route.rates, self._prompt[waiting]
-        payable = np.array([rates.limit(int(tokens), available) for tokens in prompt.tolist()], dtype=np.float64)
-        entry = site.expected_share() * prompt * rates.entry(1)
+        rates, prompt, places = site.route.rates, self._prompt[waiting], waiting.tolist()
+        age, read = self._parts.ages(site, places), prompt + self._parts.read_bounds(site, places)
+        payable = np.array([rates.limit(int(tokens), available) for tokens in read.tolist()], dtype=np.float64)
+        entry = self._parts.entry(site, site.expected_share() * prompt, age)
         forecast = self._answers.gains(self._expected(site).take(waiting), waiting)
-        plan = chunks(forecast, np.minimum(site.cap[waiting], payable), 0, entry)
+        plan = chunks(forecast, np.minimum(site.cap[waiting], payable + age), age, entry)
         pieces = Pieces.of(plan)
         pieces = pieces.whole() if self.whole else pieces
         if self.samples > 1:
@@ -303,17 +357,23 @@ class Routed:
 
     def _first(self, avoid: Collection[int], shut: Collection[int]) -> Turn | None:
         """The first turn whose route is open, of requests that have not failed just now if possible."""
-        open_turns = (turn for turn in self._queue if turn.route not in shut)
+        trying = {work.route for work, _ in self._running.values() if work.so_far is not None}
         first = None
-        for turn in open_turns:
+        for turn in self._queue:
+            site = self._sites[turn.route]
+            if turn.route in shut or (site.route.name in trying and self._parts.is_trial(site, turn.place)):
+                continue
             if turn.place not in avoid:
                 return turn
             first = first or turn
         return first
 
     def _work(self, turn: Turn) -> Work:
-        route, request = self._sites[turn.route].route, self._batch.requests[turn.place]
-        bound = route.rates.bound(int(self._prompt[turn.place]), turn.limit)
-        sample = int(self._sites[turn.route].taken[turn.place])
+        place, site, request = turn.place, self._sites[turn.route], self._batch.requests[turn.place]
+        so_far = self._parts.get(site, place)
+        grant = self._parts.grant(site, place, turn.limit)
+        read = int(self._prompt[place]) + (reading_bound(so_far) if so_far else 0)
+        bound = site.route.rates.bound(read, grant)
+        sample = int(site.taken[place])
         body = {**request.body, "seed": sample} if self.samples > 1 else request.body
-        return Work(turn.place, request, turn.limit, bound, body, sample=sample, route=route.name)
+        return Work(place, request, grant, bound, body, so_far, sample=sample, route=site.route.name)

@@ -24,7 +24,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,12 +85,18 @@ class Recorded:
         """The answers of this number; 0: these."""
         return self.more[number - 1] if number else self
 
-    def answer(self, place: int, at: int, grant: int) -> Completion:
-        """The recorded answer under a limit."""
-        length = int(self.tokens[place, at])
-        cut = length > grant or self.traces[place][at].truncated
-        read = int(self.read[place])
-        return Completion("", min(length, grant), "length" if cut else "stop", "server", input_tokens=read)
+    def answer(self, place: int, at: int, grant: int, so_far: Completion | None = None) -> Completion:
+        """The recorded answer under a limit; or the next part of it, for which everything is read again.
+
+        A server that continues has what it reads again in its cache; where the cached rate is not given it is the
+        full one.
+        """
+        age, read = so_far.tokens if so_far else 0, int(self.read[place])
+        rest = int(self.tokens[place, at]) - age
+        cut = rest > grant or self.traces[place][at].truncated
+        finish: Literal["stop", "length"] = "length" if cut else "stop"
+        fresh, again = (0, read + age) if so_far else (read, 0)
+        return Completion("", min(rest, grant), finish, "server", input_tokens=fresh, cached_tokens=again)
 
 
 def recorded_routes(traces: Sequence[Trace], routes: Sequence[Route]) -> Recorded:
@@ -205,7 +211,8 @@ def routed(pool: Recorded, fold: Fold, budget: float, chosen: Sequence[int] | No
     scheduler.add(requests, [fold.forecasts[at] for at in numbers], voted=[bool(pool.said)] * len(requests))
 
     def answer(work: Work) -> Completion:
-        return pool.sample(work.sample).answer(int(fold.places[work.place]), column[work.route], work.grant)
+        recorded = pool.sample(work.sample)
+        return recorded.answer(int(fold.places[work.place]), column[work.route], work.grant, work.so_far)
 
     def vote(work: Work, _: Completion) -> str | None:
         said = pool.sample(work.sample).said
