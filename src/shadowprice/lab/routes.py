@@ -15,6 +15,7 @@ does.
     routes          whole answers: the market chooses routes alone
     routes x tokens routes and lengths
     scouts          and answers of cheaper routes as evidence
+    continued       routes x tokens, by servers that continue cut answers
     clairvoyant     knows every answer and every cost
 """
 
@@ -198,15 +199,26 @@ class Result:
 Policy = Callable[[Recorded, Fold, float], Result]
 
 
-def routed(pool: Recorded, fold: Fold, budget: float, chosen: Sequence[int] | None = None, **options: object) -> Result:
+def routed(
+    pool: Recorded,
+    fold: Fold,
+    budget: float,
+    chosen: Sequence[int] | None = None,
+    *,
+    continuing: bool = False,
+    **options: object,
+) -> Result:
     """By the scheduler of `run --routes`, with `budget` dollars for all questions of the fold.
 
     Where it is known what answers say, several to a question vote, as many as the option `samples` allows.
+    `continuing`: the servers continue answers that were cut.
     """
     numbers = list(range(len(pool.routes))) if chosen is None else list(chosen)
     routes = [pool.routes[at] for at in numbers]
     column = {pool.routes[at].name: at for at in numbers}
     requests = [Request(str(i), "", body={"prompt": pool.prompts[i]}) for i in fold.places.tolist()]
+    if continuing:
+        options["can_continue"] = {route.name: lambda request: True for route in routes}
     scheduler = Routed(routes, max_tokens=pool.cap, **options)  # type: ignore[arg-type]
     scheduler.add(requests, [fold.forecasts[at] for at in numbers], voted=[bool(pool.said)] * len(requests))
 
@@ -298,7 +310,9 @@ OURS: dict[str, Policy] = {
     "routes": lambda pool, fold, budget: routed(pool, fold, budget, whole=True),
     "routes x tokens": routed,
     "scouts": lambda pool, fold, budget: routed(pool, fold, budget, revisers=fold.revisers),
+    "continued": partial(routed, continuing=True),
 }
+_OVER = {"routes x tokens": "routes", "scouts": "routes x tokens", "continued": "routes x tokens"}
 BASELINES: dict[str, Policy] = {"uniform": uniform, "threshold": threshold, "cascade": cascade}
 
 
@@ -369,15 +383,14 @@ def route_rows(
         progress(number * (total // len(budgets)), total, f"${budget:.6f} a question")
         one = [run(partial(routed, chosen=[at]), budget) for at in _plausible(pool, budget)]
         row("tokens", max(one, key=lambda each: float(each.correct.mean())))
-        before: Result | None = None
+        results: dict[str, Result] = {}
         for name, policy in OURS.items():
-            result = run(policy, budget)
-            row(name, result)
-            if before is not None:  # question by question, over the line before
-                more = result.correct - before.correct
+            results[name] = run(policy, budget)
+            row(name, results[name])
+            if name in _OVER:  # question by question
+                more = results[name].correct - results[_OVER[name]].correct
                 low, high = interval(more)
                 rows[-1] |= {"more": 100 * float(more.mean()), "more_low": 100 * low, "more_high": 100 * high}
-            before = result
         known = clairvoyant(pool.correct, pool.cost, budget)
         row("clairvoyant", Result(np.full(len(pool), known), np.zeros((len(pool), len(names)))))
     return rows
