@@ -17,6 +17,7 @@ from shadowprice.engine.routed import Routed
 from shadowprice.engine.scheduler import TRIAL, Report
 from shadowprice.engine.simulate import simulate
 from shadowprice.errors import Refused, Unavailable
+from shadowprice.formats.results import parse_result
 from shadowprice.formats.routes import Route
 from shadowprice.run_folder import restore
 from shadowprice.types import Completion
@@ -327,7 +328,7 @@ def test_a_wrong_answer_that_was_continued_counts_as_one_sample():
 # --- restarts -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("after", [3, 5, 8, 10])
+@pytest.mark.parametrize("after", [3, 5, 6, 8])
 def test_a_run_that_was_killed_between_two_pieces_continues_from_them(tmp_path, after):
     world = World([350] * 4, spread=0.02)
     path, names = tmp_path / "ledger.sqlite", [request.id for request in world.requests]
@@ -348,26 +349,17 @@ def test_a_run_that_was_killed_between_two_pieces_continues_from_them(tmp_path, 
     backend.complete = complete
     ledger = Ledger.create(path, AMPLE)
     channels = {"one": Channel(backend, ONE.rates)}
-    killed = False
-    try:
+    with pytest.raises(Killed):
         asyncio.run(execute(world.scheduler(), ledger, channels, concurrency=1))
-    except Killed:
-        killed = True
     ledger.close()
-    first, parts = backend.generated, {}
     ledger = Ledger.reopen(path)
-    for name, line in ledger.chunks():
-        parts.setdefault(name, []).append(line)
     scheduler = world.scheduler()
     restore(scheduler, ledger, world.requests, Progress(AMPLE), vote=lambda name, part: None)
     backend.complete = original
     asyncio.run(execute(scheduler, ledger, channels, concurrency=1))
     lost = sum(entry.units for entry in ledger.entries() if entry.kind == "orphan")
     assert backend.generated == 4 * 350, "nothing is generated twice"
-    assert killed == (first < 4 * 350)
     assert ledger.spent == backend.cost + lost
-    from shadowprice.formats.results import parse_result
-
     results = {name: parse_result(line) for name, line in ledger.results()}
     assert {name: result.text for name, result in results.items()} == {
         name: words("one", place, 0, 350) for place, name in enumerate(names)
@@ -478,8 +470,8 @@ def test_no_budget_is_exceeded_whatever_is_cut_continued_refused_or_lost(
             break
         work = under_way.pop(draw.choice(sorted(under_way)))
         if draw.random() < fails:
-            kind = draw.choice(["busy", "lost", "refused"])
-            error = {"busy": Unavailable("busy", tokens=0), "lost": Unavailable("lost", tokens=None), "refused": Refused("no")}[kind]
+            busy, lost = Unavailable("busy", tokens=0), Unavailable("lost", tokens=None)
+            error = draw.choice([busy, lost, Refused("no")])
             report = Report(work, 0 if error.tokens == 0 else work.bound, error=error)
             if draw.random() < 0.1 and not dropped:
                 dropped.add(work.route)
