@@ -142,6 +142,21 @@ def test_no_budget_stays_idle_while_an_answer_is_cut():
     assert budget - outcome.spent < ONE.rates.bound(prompt_bound(world.requests[0].body) + 13 * 350, 400)
 
 
+@pytest.mark.parametrize("share", [0.05, 0.2, 0.5, 0.9, 1.5])
+@pytest.mark.parametrize("routes", [(ONE,), (ONE, TWO)])
+def test_only_what_nobody_else_has_a_use_for_is_spent_on_continuing(share, routes):
+    """Up to there everything is as without it, so nobody is worse off."""
+    ends = np.random.default_rng(1).lognormal(5, 0.9, 60).astype(int).clip(1, CAP)
+    world = World(ends, forecast=100.0, spread=0.4)
+    budget = int(share * sum(ONE.rates.cost(world.answer("one", i, CAP).usage) for i in range(60)))
+    without, before = world.simulated(world.scheduler(routes, can_continue=None), budget)
+    with_it, after = world.simulated(world.scheduler(routes), budget)
+    assert with_it.work[: len(without.work)] == without.work
+    assert {name for name, result in before.items() if result.outcome == "finished"} <= {
+        name for name, result in after.items() if result.outcome == "finished"
+    }
+
+
 def test_requests_that_were_never_begun_come_before_parts_that_promise_nothing():
     world = World([350, 20], spread=0.02)
     scheduler = world.scheduler()
@@ -296,6 +311,23 @@ def test_a_cut_answer_of_another_route_does_not_end_a_request_whose_part_waits()
 
 
 # --- samples and votes ----------------------------------------------------------------------------
+
+
+def test_a_sample_of_another_route_is_bought_before_a_part_is_continued():
+    world = World([200, 200])
+    scheduler = world.scheduler([ONE, TWO], samples=2)
+    for _ in range(2):
+        cut(world, scheduler)
+    assert scheduler.next(AMPLE).route == "two"
+
+
+def test_where_answers_are_evidence_a_cut_one_is_evidence_at_once():
+    world = World([200])
+    scheduler = world.scheduler([ONE, TWO], revisers={("two", "one"): None})
+    work = scheduler.next(AMPLE)
+    result = scheduler.done(Report(work, 10, Completion("x", work.grant, "length", "server")))
+    assert result is None or result.outcome == "truncated"
+    assert scheduler._parts.all() == []
 
 
 def test_a_part_is_no_vote_and_no_sample_until_its_answer_has_ended():

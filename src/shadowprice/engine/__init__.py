@@ -10,6 +10,7 @@ probing     which requests are asked for their final answer while they run
 loops       answers that repeat themselves
 routed      several models at one price: `market.menu`, in expected cost
 sites       what `routed` knows of each route
+parts       which of its answers were cut and may be continued
 answers     what its requests have while they wait for more: cascades, samples, votes
 voting      answers that are not graded: what leads, and what more would change (`market.votes`)
 auto        the index if answers can be continued, else `expected`: the default of `run`

@@ -1,9 +1,10 @@
 """Answers of routes that were cut at a limit and may be continued where they stopped.
 
-A part waits with its request. To continue it is an option of the market: its forecast starts at its present age, and
-before its first further token its prompt and the part itself are read again, as far as the server has them in its
-cache at the cached rate. How much servers have in their caches is learned from what they count. The bound of a
-continuation has everything read again at the full rate.
+A part waits until nobody else has a use for what is left of the budget, so continuing it takes nothing from other
+requests. Then its request is in the market again, with any route. To continue is an option like others: its forecast
+starts at its present age, and before its next token its prompt and the part itself are read again, at the cached rate
+as far as the server has them in its cache, which is learned from what it counts. The bound of a continuation has
+everything read again at the full rate.
 
 A part that cannot be continued, because its server starts over or its route has left the menu, is an answer at hand.
 Where it is unknown whether a server continues answers, the first continuation is a short piece, and no other is sent to

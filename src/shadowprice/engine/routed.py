@@ -8,6 +8,9 @@ answers, when the queue is empty, and when a route leaves.
 **Fallback.** A request that a route refuses, or fails at after all attempts, waits again without that route; it fails
 when none is left. A dead route leaves the menu of all requests. What was spent on it stays spent: the budget is one.
 
+**Continuing.** An answer that was cut may be continued once nobody else has a use for what is left (`engine.parts`).
+Until then it is no answer, sample or vote. With revisers it is evidence at once, and is not continued.
+
 Answers that a request has while it waits for a better one are in `engine.answers`: cascades, samples, votes.
 
 **Prompts.** What a prompt costs is reserved by its bound, and expected by what earlier prompts took of theirs.
@@ -32,7 +35,7 @@ from shadowprice.forecast.learning import recalibrate
 from shadowprice.forecast.revise import Reviser
 from shadowprice.formats.routes import Route
 from shadowprice.market.gittins import chunks
-from shadowprice.market.menu import clear_menu
+from shadowprice.market.menu import MenuClearing, clear_menu
 from shadowprice.market.options import DECLINE, Option, at_price
 from shadowprice.market.pieces import Pieces
 from shadowprice.market.votes import AGREEMENT, CORRELATION
@@ -84,7 +87,9 @@ class Routed:
         self._queue: list[Turn] = []
         self._running: dict[int, tuple[Work, float]] = {}  # by place, with the units that it is expected to cost
         self._answers = Answers(self._batch, self._sites, revisers or {}, samples, correlation, agreement)
-        self._parts = Parts(self._batch, self._sites, can_continue or {})
+        # With revisers a cut answer is evidence at once.
+        self._parts = Parts(self._batch, self._sites, {} if revisers else can_continue or {})
+        self._spare = False  # whether what is left is spare: nobody but parts has a use for it
         self._since = 0  # the last clearing: answers
         self._outdated = True
 
@@ -136,7 +141,7 @@ class Routed:
             site.age = np.concatenate([site.age, np.zeros(more, dtype=np.int64)])
             site.ended = np.concatenate([site.ended, np.zeros(more, dtype=bool)])
             site.taken = np.concatenate([site.taken, np.zeros(more, dtype=np.int64)])
-        self._outdated = True
+        self._outdated, self._spare = True, False
 
     def restore(
         self,
@@ -298,18 +303,33 @@ class Routed:
         batch = self._batch
         self._queue, self._outdated, self._since = [], False, 0
         self._keep_parts(self._parts.lost(self._running))
-        waiting = np.array(
-            [place for place, ended in enumerate(batch.ended) if not ended and place not in self._running],
-            dtype=np.intp,
-        )
+        waiting = np.array([place for place, end in enumerate(batch.ended) if not end and self._buys(place)], np.intp)
         live = [number for number, site in enumerate(self._sites) if not site.reason]
+        cleared = self._buy(waiting, live, available) if waiting.size and live else None
+        if not self._queue and not self._running:  # no budget stays idle while requests without an answer wait
+            none = [place for place in waiting.tolist() if place not in self._answers.kept]
+            new = {place: int(self._prompt[place]) for place in none if not self._parts.at(place)}
+            self._queue = at_their_caps(self._sites, live, new, available)
+            if not self._queue and not self._spare and self._parts.all():
+                self._spare = True
+                self._clear(available)
+                return
+            self._queue = self._queue or self._parts.at_their_caps(none, self._prompt, available)
+        if self._queue and cleared is not None:
+            granted = round(sum(turn.expected for turn in self._queue))
+            admitted = len(self._queue)
+            self.rounds.append(Round(available, waiting.size, admitted, granted, cleared.price, cleared.status))
+
+    def _buys(self, place: int) -> bool:
+        """Whether a request without a result takes part in the market now."""
+        return place not in self._running and (self._spare or self.samples > 1 or not self._parts.at(place))
+
+    def _buy(self, waiting: NDArray[np.intp], live: Sequence[int], available: int) -> MenuClearing:
+        """Clears the market, and puts what is bought into the queue."""
         # What is under way is reserved in full, and will return what it does not use.
         returned = sum(max(0.0, work.bound - expected) for work, expected in self._running.values())
-        supply = available + returned
-        if not waiting.size or not live:
-            return
         menu = [self._option(self._sites[number], waiting, available) for number in live]
-        cleared = clear_menu(menu, supply)
+        cleared = clear_menu(menu, available + returned)
         bought = np.flatnonzero(cleared.option != DECLINE)
         surplus = np.zeros((len(menu) + 1, waiting.size))  # of every option at the price; the last: to decline
         limits = np.zeros(waiting.size, dtype=np.int64)
@@ -325,15 +345,7 @@ class Routed:
             if limits[at] >= 1:
                 route, expected = live[int(cleared.option[at])], float(cleared.cost[at])
                 self._queue.append(Turn(int(waiting[at]), route, int(limits[at]), expected))
-        if not self._queue and not self._running:  # no budget stays idle while requests without an answer wait
-            none = [place for place in waiting.tolist() if place not in self._answers.kept]
-            new = {place: int(self._prompt[place]) for place in none if not self._parts.at(place)}
-            self._queue = at_their_caps(self._sites, live, new, available)
-            self._queue = self._queue or self._parts.at_their_caps(none, self._prompt, available)
-        if self._queue:
-            granted = round(sum(turn.expected for turn in self._queue))
-            admitted = len(self._queue)
-            self.rounds.append(Round(available, waiting.size, admitted, granted, cleared.price, cleared.status))
+        return cleared
 
     def _option(self, site: Site, waiting: NDArray[np.intp], available: int) -> Option:
         rates, prompt, places = site.route.rates, self._prompt[waiting], waiting.tolist()
@@ -341,11 +353,14 @@ class Routed:
         payable = np.array([rates.limit(int(tokens), available) for tokens in read.tolist()], dtype=np.float64)
         entry = self._parts.entry(site, site.expected_share() * prompt, age)
         forecast = self._answers.gains(self._expected(site).take(waiting), waiting)
-        plan = chunks(forecast, np.minimum(site.cap[waiting], payable + age), age, entry)
+        cap = np.minimum(site.cap[waiting], payable + age)
+        plan = chunks(forecast, np.where(self._spare | (age == 0), cap, 0.0), age, entry)
         pieces = Pieces.of(plan)
         pieces = pieces.whole() if self.whole else pieces
         if self.samples > 1:
-            pieces = pieces.repeated(*self._answers.further(site, waiting, forecast))
+            share, reach = self._answers.further(site, waiting, forecast)
+            reach[age > 0, 1:] = 0.0  # of a part only the rest of its own answer counts
+            pieces = pieces.repeated(share, reach)
         return Option(pieces, rates.output / 10**6)
 
     def _expected(self, site: Site) -> Forecast:
