@@ -23,6 +23,7 @@ from shadowprice import __version__
 from shadowprice.accounts.manifest import FORMAT, MANIFEST, read_manifest
 from shadowprice.accounts.sqlite import Ledger
 from shadowprice.accounts.view import LEDGER, REQUESTS
+from shadowprice.backends.base import join
 from shadowprice.engine.progress import Progress
 from shadowprice.engine.scheduler import Round, Scheduler
 from shadowprice.errors import InputError, ShadowpriceError
@@ -190,10 +191,15 @@ def restore(
     vote  for a scheduler of routes: what an answer votes for. It also gets the route of each answer
     """
     place = {request.id: index for index, request in enumerate(requests)}
+    so_far: dict[tuple[str, str, int], Completion] = {}  # by request, route and sample
     for name, line in _without_estimates(ledger.chunks(), place):
         part, sample, landing = parse_chunk(line)
         if not ledger.has_result(name):
-            more: dict[str, Any] = {"route": route_of_chunk(line), "vote": vote(name, part)} if vote else {}
+            more: dict[str, Any] = {}
+            if vote:
+                key = name, route_of_chunk(line), sample
+                so_far[key] = join(so_far.get(key), part)  # an answer may have been continued
+                more = {"route": key[1], "vote": vote(name, so_far[key])}
             scheduler.restore(place_of(name, place), part, sample=sample, landing=landing, **more)
     for name, line in _without_estimates(ledger.results(), place):
         result = parse_result(line)

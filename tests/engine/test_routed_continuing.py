@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shadowprice import Forecast, Request
-from shadowprice.accounts.sqlite import Ledger
+from shadowprice.accounts.sqlite import Ledger, Settlement
 from shadowprice.backends.base import join
 from shadowprice.cost import Rates, prompt_bound
 from shadowprice.engine.executor import Channel, Progress, Tolerance, execute
@@ -17,7 +17,7 @@ from shadowprice.engine.routed import Routed
 from shadowprice.engine.scheduler import TRIAL, Report
 from shadowprice.engine.simulate import simulate
 from shadowprice.errors import Refused, Unavailable
-from shadowprice.formats.results import parse_result
+from shadowprice.formats.results import chunk_line, parse_result
 from shadowprice.formats.routes import Route
 from shadowprice.run_folder import restore
 from shadowprice.types import Completion
@@ -398,6 +398,20 @@ def test_a_run_that_was_killed_between_two_pieces_continues_from_them(tmp_path, 
     }
     assert sum(result.cost for result in results.values()) == ledger.spent
     ledger.close()
+
+
+def test_a_continued_answer_votes_as_a_whole_after_a_restart():
+    world = World([60])
+    first = world.answer("one", 0, 20)
+    votes = []
+    with Ledger.in_memory(AMPLE) as ledger:
+        for sample, part in ((0, first), (0, world.answer("one", 0, CAP, first)), (1, first)):
+            reservation = ledger.reserve("r0", 100)
+            line = chunk_line(part, sample=sample, landing=False, route="one")
+            ledger.settle_many([Settlement("chunk", reservation, 10, part.usage, line)])
+        scheduler = world.scheduler(samples=2)
+        restore(scheduler, ledger, world.requests, Progress(AMPLE), vote=lambda name, answer: votes.append(answer.text))
+    assert votes == [words("one", 0, 0, count) for count in (20, 60, 20)]
 
 
 def test_parts_are_restored_by_route_and_sample():
