@@ -31,7 +31,7 @@ from shadowprice.formats.asked import asked_lines
 from shadowprice.formats.files import replacing, sync_folder
 from shadowprice.formats.forecasts import forecast_line
 from shadowprice.formats.questions import Gold
-from shadowprice.formats.results import ESTIMATE, parse_chunk, parse_result, route_of_chunk
+from shadowprice.formats.results import ESTIMATE, StoredPart, dropped_parts, parse_chunk, parse_result
 from shadowprice.types import Completion, Forecast, Request
 
 # What to do about a folder that holds another run.
@@ -192,20 +192,28 @@ def restore(
     """
     place = {request.id: index for index, request in enumerate(requests)}
     so_far: dict[tuple[str, str, int], Completion] = {}  # by request, route and sample
-    for name, line in _without_estimates(ledger.chunks(), place):
-        part, sample, landing = parse_chunk(line)
-        if not ledger.has_result(name):
-            more: dict[str, Any] = {}
-            if vote:
-                key = name, route_of_chunk(line), sample
-                so_far[key] = join(so_far.get(key), part)  # an answer may have been continued
-                more = {"route": key[1], "vote": vote(name, so_far[key])}
-            scheduler.restore(place_of(name, place), part, sample=sample, landing=landing, **more)
+    dropped = dropped_parts(_parts(ledger, place))
+    for number, (name, (part, sample, landing, route, _)) in enumerate(_parts(ledger, place)):
+        if number in dropped:
+            scheduler.dropped(place_of(name, place), part)
+            continue
+        more: dict[str, Any] = {}
+        if vote:
+            key = name, route, sample
+            so_far[key] = join(so_far.get(key), part)  # an answer may have been continued
+            more = {"route": route, "vote": vote(name, so_far[key])}
+        scheduler.restore(place_of(name, place), part, sample=sample, landing=landing, **more)
     for name, line in _without_estimates(ledger.results(), place):
         result = parse_result(line)
         progress.outcomes[result.outcome] += 1
         scheduler.restore(place_of(name, place), result)
     scheduler.charged(charged_before(ledger, place))
+
+
+def _parts(ledger: Ledger, place: Mapping[str, int]) -> Iterator[tuple[str, StoredPart]]:
+    """The parts of answers of requests without a result, oldest first."""
+    lines = _without_estimates(ledger.chunks(), place)
+    return ((name, parse_chunk(line)) for name, line in lines if not ledger.has_result(name))
 
 
 def _without_estimates(lines: Iterable[tuple[str, bytes]], place: Mapping[str, int]) -> Iterator[tuple[str, bytes]]:

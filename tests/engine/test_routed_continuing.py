@@ -17,7 +17,7 @@ from shadowprice.engine.routed import Routed
 from shadowprice.engine.scheduler import TRIAL, Report
 from shadowprice.engine.simulate import simulate
 from shadowprice.errors import Refused, Unavailable
-from shadowprice.formats.results import chunk_line, parse_result
+from shadowprice.formats.results import StoredPart, chunk_line, dropped_parts, parse_result
 from shadowprice.formats.routes import Route
 from shadowprice.run_folder import restore
 from shadowprice.types import Completion
@@ -490,7 +490,7 @@ def test_no_budget_is_exceeded_whatever_is_cut_continued_refused_or_lost(
                 spent += work.bound
                 paid(work.place, work.bound)
             under_way, scheduler = {}, made()
-            for place, part, sample, route in kept:
+            for place, part, sample, route, _ in kept:
                 if f"r{place}" not in results:
                     scheduler.restore(place, part, sample=sample, route=route)
             for name, result in results.items():
@@ -539,10 +539,12 @@ def test_no_budget_is_exceeded_whatever_is_cut_continued_refused_or_lost(
         if result is not None:
             results[result.id] = result
         elif report.completion is not None:
-            kept.append((work.place, report.completion, work.sample, work.route))
+            kept.append((work.place, report.completion, work.sample, work.route, work.so_far is None))
     else:
         raise AssertionError("it does not end")
     assert spent <= budget
+    stored = [(f"r{at}", StoredPart(part, sample, False, *more)) for at, part, sample, *more in kept]
+    assert dropped_parts(stored) == set(), "what is not continued is an answer at hand"
     for result in scheduler.close():
         assert result.id not in results
         results[result.id] = result

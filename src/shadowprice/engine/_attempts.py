@@ -49,7 +49,13 @@ def settlement(reservation: int, report: Report, result: Result | None) -> Settl
         usage = report.completion.usage
         if result is None:
             work = report.work
-            part = chunk_line(report.completion, sample=work.sample, landing=bool(work.suffix), route=work.route)
+            part = chunk_line(
+                report.completion,
+                sample=work.sample,
+                landing=bool(work.suffix),
+                route=work.route,
+                anew=work.so_far is None,
+            )
             return Settlement("chunk", reservation, report.cost, usage, part)
     line = result_line(result) if result is not None and answered else None
     return Settlement("settle", reservation, report.cost, usage, line)

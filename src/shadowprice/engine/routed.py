@@ -163,6 +163,9 @@ class Routed:
             self._restore(place, site, state, sample, vote)
         self._outdated = True
 
+    def dropped(self, place: int, part: Completion) -> None:
+        self._batch.dropped(place, part)
+
     def charged(self, costs: Mapping[int, int]) -> None:
         self._batch.charged(costs)
 
