@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,7 +31,15 @@ from shadowprice.formats.asked import asked_lines
 from shadowprice.formats.files import replacing, sync_folder
 from shadowprice.formats.forecasts import forecast_line
 from shadowprice.formats.questions import Gold
-from shadowprice.formats.results import ESTIMATE, StoredPart, dropped_parts, parse_chunk, parse_result
+from shadowprice.formats.results import (
+    ESTIMATE,
+    ROUTES,
+    StoredPart,
+    dropped_parts,
+    parse_chunk,
+    parse_result,
+    parse_routes,
+)
 from shadowprice.types import Completion, Forecast, Request
 
 # What to do about a folder that holds another run.
@@ -207,7 +215,8 @@ def restore(
         result = parse_result(line)
         progress.outcomes[result.outcome] += 1
         scheduler.restore(place_of(name, place), result)
-    scheduler.charged(charged_before(ledger, place))
+    costs, by_route = charged_before(ledger, place), {"by_route": charged_by_route(ledger, place)} if vote else {}
+    scheduler.charged(costs, **by_route)
 
 
 def _parts(ledger: Ledger, place: Mapping[str, int]) -> Iterator[tuple[str, StoredPart]]:
@@ -241,3 +250,14 @@ def charged_before(ledger: Ledger, place: Mapping[str, int]) -> dict[int, int]:
         if entry.reservation is not None and name in place and not ledger.has_result(name):
             costs[place[name]] += entry.units
     return dict(costs)
+
+
+def charged_by_route(ledger: Ledger, place: Mapping[str, int]) -> dict[int, dict[str, int]]:
+    """The same by route; without attempts of which the ledger does not know the route."""
+    routes = {number: route for line in ledger.notes_on(ROUTES) for number, route in parse_routes(line).items()}
+    costs: defaultdict[int, Counter[str]] = defaultdict(Counter)
+    for entry in ledger.entries():
+        name = entry.request or ""
+        if entry.reservation in routes and name in place and not ledger.has_result(name):
+            costs[place[name]][routes[entry.reservation]] += entry.units
+    return {at: dict(charged) for at, charged in costs.items()}

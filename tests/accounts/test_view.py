@@ -18,7 +18,7 @@ from shadowprice.accounts.view import is_estimate, is_run, read_account, whole_a
 from shadowprice.cost import TOKENS, Rates
 from shadowprice.errors import InputError, LedgerError
 from shadowprice.formats.forecasts import forecast_line
-from shadowprice.formats.results import ESTIMATE, chunk_line
+from shadowprice.formats.results import ESTIMATE, ROUTES, chunk_line, routes_line
 from shadowprice.types import Failure, Forecast, Usage
 
 from ..run_folders import answer, chunk, killed_run, listing, note, part
@@ -171,6 +171,13 @@ class TestRequests:
         account = read_account(folder.path)
         assert [(a.cost, a.usage, a.end) for a in account.attempts] == [(40, Usage(), "lost")]
         assert (account.spent, account.requests["lost"].cost) == (40, 40)
+
+    def test_notes_on_the_routes_of_reservations_are_not_requests(self, make):
+        ledger = make().ledger
+        number = ledger.reserve("a", 10)
+        ledger.note(ROUTES, routes_line({number: "one"}))
+        ledger.settle(number, 5, Usage(5), answer("a", 5))
+        assert set(read_account(ledger.path.parent).requests) == {"a"}
 
     def test_estimates_are_attempts_but_not_requests(self, make):
         ledger = make(asked={"policy": "tale"}).ledger

@@ -14,7 +14,9 @@ from shadowprice.formats.results import (
     dropped_parts,
     parse_chunk,
     parse_result,
+    parse_routes,
     result_line,
+    routes_line,
     text_of_response,
 )
 from shadowprice.types import Completion, Failure, Result, Usage
@@ -218,6 +220,17 @@ class TestDroppedParts:
     def test_parts_that_an_older_version_stored_are_not_dropped(self):
         older = parse_chunk(changed(chunk_line(CHUNK, sample=0, landing=False, anew=True), ["anew"], KeyError))
         assert self.found(older, older) == set()
+
+
+@given(st.dictionaries(counts, texts, max_size=5))
+def test_the_routes_of_reservations_are_read_back_as_they_were_written(routes):
+    assert parse_routes(routes_line(routes)) == routes
+
+
+@pytest.mark.parametrize("line", [b"", b"[]", b"7", b'{"one": 7}', b'{"one": ["7"]}', b'{"one": [true]}'])
+def test_what_names_no_routes_is_refused(line):
+    with pytest.raises(InputError, match=r"a row of the ledger does not name routes: .*\(start a new run\)$"):
+        parse_routes(line)
 
 
 def test_unknown_fields_of_a_result_are_kept():

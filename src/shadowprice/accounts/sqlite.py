@@ -18,7 +18,8 @@ The ledger is a journal: rows are added and never changed, and the balances are 
                            it generated nothing
     loss      -            what lost entries may have cost     -      -
     record    -            0                                   -      a result that cost nothing
-    note      -            0                                   -      why there is no result
+    note      -            0                                   -      why there is no result; under a name that no
+                                                                      request has, the routes of reservations
 
 Usage is three columns, `output`, `input` and `cached`: tokens by kind. A request has one result at most, and no
 chunks or notes after it. It may have any number of notes before it; a note is not a result, and a run that is
@@ -314,6 +315,10 @@ class Ledger:
         """Request and latest note of every request that has notes and no result."""
         latest = self._balances.noted
         return ((request, line) for number, request, line in self._lines("note") if latest.get(request) == number)
+
+    def notes_on(self, request: str) -> Iterator[bytes]:
+        """All notes on a request, oldest first."""
+        return (line for _, name, line in self._lines("note") if name == request)
 
     def entries(self) -> Iterator[Entry]:
         """The journal, oldest entry first."""

@@ -32,7 +32,7 @@ from shadowprice.accounts.mark import read_mark
 from shadowprice.cost import TOKENS, Rates
 from shadowprice.errors import InputError, LedgerError
 from shadowprice.formats.jsonl import read_objects
-from shadowprice.formats.results import ESTIMATE, StoredPart, parse_chunk, parse_result
+from shadowprice.formats.results import ESTIMATE, ROUTES, StoredPart, parse_chunk, parse_result
 from shadowprice.types import Completion, Failure, Outcome, Result, Usage
 
 LEDGER, FORECAST, REQUESTS = "ledger.sqlite", "forecast.jsonl", "requests.jsonl"
@@ -319,7 +319,7 @@ def _read_ledger(db: sqlite3.Connection, account: Account, lines: _Lines, watch:
                 account.course.append(Moment(balances.charged, balances.reserved))
         elif entry.kind == "loss":
             account.course.append(Moment(balances.charged, balances.reserved))
-        if line is not None and not is_estimate(request):
+        if line is not None and request != ROUTES and not is_estimate(request):
             lines.add(entry.kind, request, line)
     account.attempts = [attempt for attempt in account.attempts if attempt.end != "void"]
     account.usage = Usage(balances.output, balances.input, balances.cached)

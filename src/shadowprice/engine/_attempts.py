@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import orjson
 
+from shadowprice.accounts.book import Book
 from shadowprice.accounts.sqlite import Settlement
 from shadowprice.backends.base import join
 from shadowprice.engine.scheduler import Report, Work
 from shadowprice.errors import BackendError, Unavailable
-from shadowprice.formats.results import chunk_line, result_line
+from shadowprice.formats.results import ROUTES, chunk_line, result_line, routes_line
 from shadowprice.types import Completion, Result, Usage
 
 
@@ -35,6 +37,13 @@ class Retry(NamedTuple):
     tried: int
     error: BackendError
     due: float
+
+
+def note_routes(ledger: Book, reservations: Sequence[int], routes: Sequence[str]) -> None:
+    """Notes which routes these attempts go to, so that a resumed run knows what each route was charged."""
+    named = {number: route for number, route in zip(reservations, routes, strict=True) if route}
+    if named:
+        ledger.note(ROUTES, routes_line(named))
 
 
 def settlement(reservation: int, report: Report, result: Result | None) -> Settlement:

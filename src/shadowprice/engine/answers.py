@@ -131,11 +131,19 @@ class Answers:
         by_route = self._charged.setdefault(place, {})
         by_route[site.route.name] = by_route.get(site.route.name, 0) + units
 
-    def count(self, place: int, charged: object) -> None:
+    def count(self, charged: object) -> None:
+        """Counts what a request that has its result was charged."""
         if isinstance(charged, Mapping):
             for name, units in charged.items():
                 if name in self._sites:
                     self._sites[name].units += int(units)
+
+    def recharge(self, place: int, charged: Mapping[str, int]) -> None:
+        """Replaces what was added up from parts of answers by what the ledger has."""
+        for name, units in self._charged.pop(place, {}).items():
+            self._sites[name].units -= units
+        for name in charged.keys() & self._sites.keys():
+            self.charge(place, self._sites[name], charged[name])
 
     def charged(self, place: int) -> Mapping[str, int]:
         """What each route was charged for a request."""

@@ -155,7 +155,7 @@ class Routed:
     ) -> None:
         if isinstance(state, Result):
             self._batch.restore(place, state)
-            self._answers.count(place, state.extra.get("charged"))
+            self._answers.count(state.extra.get("charged"))
         elif route in self._names:  # an answer at hand: it may be replaced, as before the restart
             site = self._sites[self._names[route]]
             self._batch.paid(place, state)
@@ -166,8 +166,12 @@ class Routed:
     def dropped(self, place: int, part: Completion) -> None:
         self._batch.dropped(place, part)
 
-    def charged(self, costs: Mapping[int, int]) -> None:
+    def charged(self, costs: Mapping[int, int], by_route: Mapping[int, Mapping[str, int]] | None = None) -> None:
+        """`by_route` has the same costs by route, where the ledger knows the routes of all attempts."""
         self._batch.charged(costs)
+        for place, charged in (by_route or {}).items():
+            if sum(charged.values()) == costs[place]:
+                self._answers.recharge(place, charged)
 
     def drop(self, route: str, reason: str) -> bool:
         """Takes a dead route off the menu; False if none is left."""
@@ -223,7 +227,9 @@ class Routed:
             self._keep_parts(self._parts.all())
             for place in [*self._answers.kept]:
                 yield self._chosen(place)
-        yield from self._batch.left(self.price, stopped)
+        places = [place for place, ended in enumerate(self._batch.ended) if not ended]
+        for place, result in zip(places, self._batch.left(self.price, stopped), strict=True):
+            yield self._with_charges(place, result)
 
     # --- internal ------------------------------------------------------------------------------
 
@@ -281,7 +287,12 @@ class Routed:
         batch.tries[place] = batch.attempts
         failed = batch.after_error(place)
         assert failed is not None
-        return replace(failed, extra={"charged": self._answers.charged(place)})
+        return self._with_charges(place, failed)
+
+    def _with_charges(self, place: int, result: Result) -> Result:
+        """A result without an answer, with what each route was charged for attempts at it."""
+        charged = self._answers.charged(place)
+        return replace(result, extra={"charged": charged}) if charged else result
 
     def _learn(self, place: int, site: Site, part: Completion, so_far: Completion | None) -> None:
         """Corrects what is expected of a route by what its answers show."""

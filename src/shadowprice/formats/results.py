@@ -6,7 +6,7 @@ that the format does not have are under `shadowprice`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any, NamedTuple, TypeVar, get_args
 
@@ -20,6 +20,8 @@ from shadowprice.types import Completion, Failure, Outcome, Result, Usage
 DECLINED = "budget_abandoned"
 # In a ledger, names with this prefix are estimates of a request's length, not requests of the run.
 ESTIMATE = "shadowprice.estimate:"
+# In a ledger, notes under this name are not about a request: they say which routes reservations are for.
+ROUTES = "shadowprice.routes"
 
 
 def result_line(result: Result) -> bytes:
@@ -160,6 +162,27 @@ def dropped_parts(stored: Iterable[tuple[str, StoredPart]]) -> set[int]:
         if so_far or not each.landing:  # a landing without a part is not dropped with later parts
             so_far.append(number)
     return dropped
+
+
+# --- the routes of reservations ----------------------------------------------------------------
+
+
+def routes_line(routes: Mapping[int, str]) -> bytes:
+    """A note on the routes of reservations, given by their numbers."""
+    numbers: dict[str, list[int]] = {}
+    for number, route in routes.items():
+        numbers.setdefault(route, []).append(number)
+    return orjson.dumps(numbers)
+
+
+def parse_routes(line: bytes) -> dict[int, str]:
+    """What `routes_line` wrote; InputError for anything else."""
+    try:
+        found = {_of(number, int): route for route, numbers in orjson.loads(line).items() for number in numbers}
+    except _WRONG:
+        problem = f"a row of the ledger does not name routes: {line!r:.60}"
+        raise InputError(problem, fix="start a new run") from None
+    return found
 
 
 # --- types -------------------------------------------------------------------------------------
