@@ -18,12 +18,11 @@ The ledger is a journal: rows are added and never changed, and the balances are 
                            it generated nothing
     loss      -            what lost entries may have cost     -      -
     record    -            0                                   -      a result that cost nothing
-    note      -            0                                   -      why there is no result; under a name that no
-                                                                      request has, the routes of reservations
+    note      -            0                                   -      why there is no result
 
 Usage is three columns, `output`, `input` and `cached`: tokens by kind. A request has one result at most, and no
 chunks or notes after it. It may have any number of notes before it; a note is not a result, and a run that is
-resumed tries the request again.
+resumed tries the request again. Notes under the name `ROUTES`, which no request has, are on the routes of reservations.
 
 **Overspending.** A server may use more than it was granted. The journal keeps the true cost. The excess is taken
 from `available`, as far as that goes; the remainder is `overspent`, a debt that units coming back from other
