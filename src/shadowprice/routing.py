@@ -17,6 +17,7 @@ from typing import Any
 from shadowprice.backends.base import AsyncContext, Backend
 from shadowprice.engine.executor import Channel
 from shadowprice.engine.routed import Routed
+from shadowprice.engine.scheduler import CanContinue
 from shadowprice.errors import InputError
 from shadowprice.forecast import Predictor, default, load, predict_all
 from shadowprice.forecast.folder import fingerprint
@@ -83,6 +84,9 @@ class Routing(AsyncContext):
             samples=samples,
             correlation=self.correlation,
             agreement=self.agreement,
+            can_continue={
+                route.name: _continues(backend) for route, backend in zip(self.routes, self.backends, strict=True)
+            },
         )
 
     def predict(self, requests: Sequence[Request]) -> list[Forecast]:
@@ -156,6 +160,10 @@ def open_routing(
     return Routing(
         opened, ordered, chosen, revisers, revised if scouts else (), names, correlation, together, agreement
     )
+
+
+def _continues(backend: Backend) -> CanContinue:
+    return lambda request: backend.can_continue(request.body)
 
 
 def _mean(learned: Sequence[float | None], otherwise: float) -> float:

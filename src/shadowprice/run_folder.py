@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +23,7 @@ from shadowprice import __version__
 from shadowprice.accounts.manifest import FORMAT, MANIFEST, read_manifest
 from shadowprice.accounts.sqlite import Ledger
 from shadowprice.accounts.view import LEDGER, REQUESTS
+from shadowprice.backends.base import join
 from shadowprice.engine.progress import Progress
 from shadowprice.engine.scheduler import Round, Scheduler
 from shadowprice.errors import InputError, ShadowpriceError
@@ -30,7 +31,15 @@ from shadowprice.formats.asked import asked_lines
 from shadowprice.formats.files import replacing, sync_folder
 from shadowprice.formats.forecasts import forecast_line
 from shadowprice.formats.questions import Gold
-from shadowprice.formats.results import ESTIMATE, parse_chunk, parse_result, route_of_chunk
+from shadowprice.formats.results import (
+    ESTIMATE,
+    ROUTES,
+    StoredPart,
+    dropped_parts,
+    parse_chunk,
+    parse_result,
+    parse_routes,
+)
 from shadowprice.types import Completion, Forecast, Request
 
 # What to do about a folder that holds another run.
@@ -190,16 +199,30 @@ def restore(
     vote  for a scheduler of routes: what an answer votes for. It also gets the route of each answer
     """
     place = {request.id: index for index, request in enumerate(requests)}
-    for name, line in _without_estimates(ledger.chunks(), place):
-        part, sample, landing = parse_chunk(line)
-        if not ledger.has_result(name):
-            more: dict[str, Any] = {"route": route_of_chunk(line), "vote": vote(name, part)} if vote else {}
-            scheduler.restore(place_of(name, place), part, sample=sample, landing=landing, **more)
+    so_far: dict[tuple[str, str, int], Completion] = {}  # by request, route and sample
+    dropped = dropped_parts(_parts(ledger, place))
+    for number, (name, (part, sample, landing, route, _)) in enumerate(_parts(ledger, place)):
+        if number in dropped:
+            scheduler.dropped(place_of(name, place), part)
+            continue
+        more: dict[str, Any] = {}
+        if vote:
+            key = name, route, sample
+            so_far[key] = join(so_far.get(key), part)  # an answer may have been continued
+            more = {"route": route, "vote": vote(name, so_far[key])}
+        scheduler.restore(place_of(name, place), part, sample=sample, landing=landing, **more)
     for name, line in _without_estimates(ledger.results(), place):
         result = parse_result(line)
         progress.outcomes[result.outcome] += 1
         scheduler.restore(place_of(name, place), result)
-    scheduler.charged(charged_before(ledger, place))
+    costs, by_route = charged_before(ledger, place), {"by_route": charged_by_route(ledger, place)} if vote else {}
+    scheduler.charged(costs, **by_route)
+
+
+def _parts(ledger: Ledger, place: Mapping[str, int]) -> Iterator[tuple[str, StoredPart]]:
+    """The parts of answers of requests without a result, oldest first."""
+    lines = _without_estimates(ledger.chunks(), place)
+    return ((name, parse_chunk(line)) for name, line in lines if not ledger.has_result(name))
 
 
 def _without_estimates(lines: Iterable[tuple[str, bytes]], place: Mapping[str, int]) -> Iterator[tuple[str, bytes]]:
@@ -227,3 +250,14 @@ def charged_before(ledger: Ledger, place: Mapping[str, int]) -> dict[int, int]:
         if entry.reservation is not None and name in place and not ledger.has_result(name):
             costs[place[name]] += entry.units
     return dict(costs)
+
+
+def charged_by_route(ledger: Ledger, place: Mapping[str, int]) -> dict[int, dict[str, int]]:
+    """The same by route; without attempts of which the ledger does not know the route."""
+    routes = {number: route for line in ledger.notes_on(ROUTES) for number, route in parse_routes(line).items()}
+    costs: defaultdict[int, Counter[str]] = defaultdict(Counter)
+    for entry in ledger.entries():
+        name = entry.request or ""
+        if entry.reservation in routes and name in place and not ledger.has_result(name):
+            costs[place[name]][routes[entry.reservation]] += entry.units
+    return {at: dict(charged) for at, charged in costs.items()}

@@ -317,7 +317,7 @@ class Run:
             tally.add(result)
         for name, line in self._own(self.ledger.chunks()) if self.ledger.beyond_grants else ():
             if not self.ledger.has_result(name):
-                tally.add_answer(parse_chunk(line)[0])
+                tally.add_answer(parse_chunk(line).part)
         return tally.summary(
             self.ledger,
             requests=len(self.requests),

@@ -179,6 +179,14 @@ class TestNotes:
         ledger.settle(ledger.reserve("a", 5), 3, result=b"result")
         assert ledger.line("a") == b"result"
 
+    def test_all_notes_on_a_request_can_be_read(self, ledger):
+        ledger.note("a", b"first")
+        ledger.note("b", b"other")
+        ledger.note("a", b"second")
+        ledger.settle(ledger.reserve("a", 5), 3, result=b"result")
+        assert list(ledger.notes_on("a")) == [b"first", b"second"]
+        assert list(ledger.notes_on("c")) == []
+
     def test_a_note_is_not_a_result(self, ledger):
         ledger.note("a", b"declined")
         assert not ledger.has_result("a")

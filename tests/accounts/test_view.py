@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from shadowprice.accounts.manifest import FORMAT
 from shadowprice.accounts.sqlite import Ledger
-from shadowprice.accounts.view import is_estimate, is_run, read_account
+from shadowprice.accounts.view import is_estimate, is_run, read_account, whole_answers
 from shadowprice.cost import TOKENS, Rates
 from shadowprice.errors import InputError, LedgerError
 from shadowprice.formats.forecasts import forecast_line
-from shadowprice.formats.results import ESTIMATE
+from shadowprice.formats.results import ESTIMATE, ROUTES, chunk_line, routes_line
 from shadowprice.types import Failure, Forecast, Usage
 
-from ..run_folders import answer, chunk, killed_run, listing, note
+from ..run_folders import answer, chunk, killed_run, listing, note, part
 from .conftest import tamper
 from .test_sqlite import OLD
 
@@ -143,6 +143,15 @@ class TestRequests:
         assert (waits.outcome, waits.answered, waits.in_flight) == ("not_sent", False, True)
         assert (waits.cost, waits.usage, waits.text) == (26, Usage(26, 30, 60), "It was ")
 
+    def test_an_answer_that_was_begun_again_has_the_text_of_its_second_beginning(self, make):
+        ledger = make(asked={"accounting": "metered"}).ledger
+        for text, anew in (("It ", True), ("was ", False), ("Once ", True), ("upon", False)):
+            line = chunk_line(part(4, "length", text=text), sample=0, landing=False, anew=anew)
+            ledger.settle_chunk(ledger.reserve("a", 10), 4, Usage(4), line)
+        assert read_account(ledger.path.parent).requests["a"].text == "Once upon"
+        with whole_answers(ledger.path.parent) as text_of:
+            assert text_of("a") == "Once upon"
+
     def test_of_a_long_answer_only_the_beginning_is_kept(self, make):
         ledger = make().ledger
         ledger.settle(ledger.reserve("a", 10), 5, Usage(5), answer("a", 5, text="x" * 10_000))
@@ -162,6 +171,13 @@ class TestRequests:
         account = read_account(folder.path)
         assert [(a.cost, a.usage, a.end) for a in account.attempts] == [(40, Usage(), "lost")]
         assert (account.spent, account.requests["lost"].cost) == (40, 40)
+
+    def test_notes_on_the_routes_of_reservations_are_not_requests(self, make):
+        ledger = make().ledger
+        number = ledger.reserve("a", 10)
+        ledger.note(ROUTES, routes_line({number: "one"}))
+        ledger.settle(number, 5, Usage(5), answer("a", 5))
+        assert set(read_account(ledger.path.parent).requests) == {"a"}
 
     def test_estimates_are_attempts_but_not_requests(self, make):
         ledger = make(asked={"policy": "tale"}).ledger

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from shadowprice.accounts.sqlite import Ledger
+from shadowprice.accounts.view import read_account
 from shadowprice.cli import main
 from shadowprice.errors import InputError
 from shadowprice.forecast import load, predict_all
@@ -84,6 +85,24 @@ def test_a_dead_route_is_left_out_and_the_other_answers_everything(run, tmp_path
     assert len(read_jsonl(tmp_path / "out")) == 40
     assert "warning: route dead was left out: " in printed.err
     assert "(is the server up at the base_url of the route? then --resume)" in printed.err
+
+
+def test_the_sums_by_route_that_are_printed_are_all_that_was_spent(run, tmp_path, capsys):
+    """One server breaks off every answer, which costs the whole bound, and the other gets what is left."""
+    with hostile.Server(talks(20)) as whole, hostile.Server(hostile.hangs_up_in_mid_stream) as broken:
+        routes = route("whole", whole.url, DEAR) + route("broken", broken.url, CHEAP)
+        run(routes, "--budget", "$0.0006", "--concurrency", "1", requests=20)
+    lines = [line["shadowprice"] for name in ("out", "err") for line in read_jsonl(tmp_path / name)]
+    by_route = Counter()
+    for line in lines:
+        by_route.update(line.get("charged", {}))
+    assert by_route.total() == spent(tmp_path)
+    assert by_route["broken"] > 0
+    printed = capsys.readouterr().out
+    for name, units in by_route.items():
+        assert f"{name}: " in printed
+        assert f"${units / 1e9:.6f}".rstrip("0") in printed
+    assert set(read_account(tmp_path / "run").requests) == {f"q{i}" for i in range(20)}
 
 
 def test_a_run_is_resumed_and_pays_for_nothing_twice(run, tmp_path, capsys):

@@ -4,7 +4,7 @@ import os
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from shadowprice.engine.auto import Auto
@@ -35,7 +35,14 @@ def test_the_budget_holds_every_request_has_one_result_and_costs_add_up(make, st
     assert world.scheduler.next(10**9) is None
 
 
+STARTS_OVER = Story(  # a crash while an answer that was begun again is cut, and waits to land
+    tokens=[1, 1], solve=[0, 0.1], spread=0.02, ends=[55, 1], limits=[None, None], budget=5, continues=[None],
+    fails=0.5, kinds=["busy", "not continued", "busy", "down"], parallel=2, seed=108211,
+)  # fmt: skip
+
+
 @every_scheduler
+@example(story=STARTS_OVER, crashes=[6])
 @given(story=stories(), crashes=st.lists(st.integers(0, 12), min_size=1, max_size=3))
 @some
 def test_after_a_crash_at_any_point_the_same_holds(make, story, crashes):

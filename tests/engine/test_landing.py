@@ -1,19 +1,24 @@
 """What a landing scheduler adds to any other: an answer for what would be cut or declined. See test_contract for the
 rest: budget, crashes, restarts, failures."""
 
+import asyncio
 from dataclasses import replace
 
 import pytest
 
 from shadowprice import Forecast, Request
+from shadowprice.accounts.sqlite import Ledger
 from shadowprice.backends.base import response
 from shadowprice.cost import Rates
 from shadowprice.engine import Settings, make_scheduler
+from shadowprice.engine.executor import Progress, execute
 from shadowprice.engine.scheduler import Report
 from shadowprice.engine.simulate import simulate
-from shadowprice.errors import InputError, Unavailable
+from shadowprice.errors import InputError, Refused, Unavailable
 from shadowprice.formats.landings import LANDINGS, Landing
+from shadowprice.formats.results import parse_chunk, parse_result
 from shadowprice.market.anytime import Anytime
+from shadowprice.run_folder import restore
 from shadowprice.types import Completion
 
 LANDING = LANDINGS["math"]
@@ -200,6 +205,59 @@ def test_a_run_that_is_stopped_keeps_the_answers_that_have_landed_at_their_limit
     results = {result.id: result for result in scheduler.close("the server is down")}
     assert (results["q0"].outcome, results["q1"].outcome) == ("landed", "not_sent")
     assert results["q0"].text.endswith(LANDING.text + "7}")
+
+
+class Killed(BaseException):
+    """What kill -9 does to an execution."""
+
+
+class StartsOver:
+    """A server that does not continue answers, whose process is killed at the first landing."""
+
+    model, kills = "", True
+
+    def __init__(self, length):
+        self.length = length
+
+    def can_continue(self, body):
+        return None
+
+    async def complete(self, body, limit, *, continue_from=None, suffix=""):
+        if suffix and self.kills:
+            raise Killed
+        if continue_from and not suffix:
+            raise Refused("the server started over", tokens=limit, code="not_continued")
+        text = "7}" if suffix else "".join(f"{i} " for i in range(min(limit, self.length)))
+        tokens, finish = (4, "stop") if suffix or limit >= self.length else (limit, "length")
+        form = response(body, name="r", model="m", text=text, finish=finish, tokens=tokens)
+        return Completion(text, tokens, finish, "server", body=form)
+
+
+@pytest.mark.parametrize("policy", ["index", "auto", "uniform"])
+def test_an_answer_that_was_begun_again_lands_after_a_crash_without_the_part_that_was_dropped(tmp_path, policy):
+    server, asked = StartsOver(500), requests(1)
+
+    def execution(ledger):
+        scheduler = make_scheduler(
+            Settings(policy, "metered", concurrency=1, landing=LANDING, max_tokens=80), lambda request: None
+        )
+        scheduler.add(asked, Forecast([400.0], 0.3))
+        restore(scheduler, ledger, asked, Progress(1000))
+        asyncio.run(execute(scheduler, ledger, server, concurrency=1))
+
+    with Ledger.create(tmp_path / "ledger.sqlite", 1000) as ledger, pytest.raises(Killed):
+        execution(ledger)
+    server.kills = False
+    with Ledger.reopen(tmp_path / "ledger.sqlite") as ledger:
+        parts = [parse_chunk(line) for _, line in ledger.chunks()]
+        assert [stored.anew for stored in parts] == [True, True]
+        execution(ledger)
+        result = parse_result(ledger.line("q0"))
+        cut = 80 - LANDING.tokens
+        assert result.text == "".join(f"{i} " for i in range(cut)) + LANDING.text + "7}"
+        assert result.completion.tokens == cut + 4
+        assert result.usage.output == 8 + cut + 4, "what was dropped was paid for, too"
+        assert result.cost == ledger.spent
 
 
 def test_in_money_a_landing_pays_for_reading_the_answer_again():

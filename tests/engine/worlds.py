@@ -19,6 +19,7 @@ from shadowprice.engine.reserved import Reserved
 from shadowprice.engine.scheduler import Report, Scheduler, Work
 from shadowprice.errors import BackendError, Refused, Unavailable
 from shadowprice.formats.landings import Landing
+from shadowprice.formats.results import StoredPart, dropped_parts
 from shadowprice.market import POLICIES
 from shadowprice.market.anytime import Anytime
 from shadowprice.market.evidence import Evidence
@@ -156,7 +157,7 @@ class World:
     spent: int = 0
     lost: int = 0  # of that, by attempts without an answer, and by those that a crash hid
     results: dict[str, Result] = field(default_factory=dict)
-    kept: list[tuple[int, Completion, int, bool]] = field(default_factory=list)  # parts, as a ledger keeps them
+    kept: list[tuple[str, StoredPart]] = field(default_factory=list)  # parts, as a ledger keeps them
     shown: bool | None = None  # whether the server continues, once it is known
 
     def __post_init__(self) -> None:
@@ -177,9 +178,13 @@ class World:
         self.out: dict[int, Work] = {}
         self.scheduler = self.make.make(self.can_continue)
         self.scheduler.add(self.requests, self.forecast)
-        for place, part, sample, landing in self.kept:
-            if f"q{place}" not in self.results:
-                self.scheduler.restore(place, part, sample=sample, landing=landing)
+        kept = [(name, stored) for name, stored in self.kept if name not in self.results]
+        dropped = dropped_parts(kept)
+        for number, (name, stored) in enumerate(kept):
+            if number in dropped:
+                self.scheduler.dropped(int(name[1:]), stored.part)
+            else:
+                self.scheduler.restore(int(name[1:]), stored.part, sample=stored.sample, landing=stored.landing)
         for name, result in self.results.items():
             self.scheduler.restore(int(name[1:]), result)
 
@@ -283,7 +288,8 @@ class World:
         if result is not None:
             self.keep(result)
         elif report.completion is not None:
-            self.kept.append((work.place, report.completion, work.sample, bool(work.suffix)))
+            stored = StoredPart(report.completion, work.sample, bool(work.suffix), anew=work.so_far is None)
+            self.kept.append((work.request.id, stored))
         if report.completion is None and result is None:
             self.lost += report.cost
 

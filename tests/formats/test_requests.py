@@ -4,7 +4,7 @@ import pytest
 
 from shadowprice.errors import InputError
 from shadowprice.formats.requests import check_requests, requests_from
-from shadowprice.formats.results import ESTIMATE
+from shadowprice.formats.results import ESTIMATE, ROUTES
 from shadowprice.types import Request
 
 from ..conftest import request_line
@@ -57,6 +57,7 @@ def test_errors_name_what_was_given(batch):
         ([], "has no requests"),
         ([Request("a", "?"), Request("b", "?", answers=2)], r"request 'b' asks for several answers \(n\)"),
         ([Request(f"{ESTIMATE}a", "?")], "begins with .* which is reserved"),
+        ([Request(ROUTES, "?")], f"custom_id '{ROUTES}' is reserved"),
         ([Request("a", "?"), Request("b", "?"), Request("a", "!")], "custom_id 'a' is used 2 times"),
     ],
 )

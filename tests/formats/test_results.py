@@ -8,7 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shadowprice.errors import InputError
-from shadowprice.formats.results import chunk_line, parse_chunk, parse_result, result_line, text_of_response
+from shadowprice.formats.results import (
+    StoredPart,
+    chunk_line,
+    dropped_parts,
+    parse_chunk,
+    parse_result,
+    parse_routes,
+    result_line,
+    routes_line,
+    text_of_response,
+)
 from shadowprice.types import Completion, Failure, Result, Usage
 
 texts = st.text(max_size=20)
@@ -93,9 +103,12 @@ def test_without_a_cause_the_outcome_is_the_cause():
     ),
     st.integers(0, 9),
     st.booleans(),
+    texts,
+    st.booleans(),
 )
-def test_a_chunk_is_read_back_as_it_was_written(part, sample, landing):
-    assert parse_chunk(chunk_line(part, sample=sample, landing=landing)) == (part, sample, landing)
+def test_a_chunk_is_read_back_as_it_was_written(part, sample, landing, route, anew):
+    line = chunk_line(part, sample=sample, landing=landing, route=route, anew=anew)
+    assert parse_chunk(line) == (part, sample, landing, route, anew)
 
 
 RESULT = Result(
@@ -161,6 +174,8 @@ def test_a_result_with_a_field_of_another_kind_is_refused(result, path, value):
     [
         (["sample"], "0"),
         (["landing"], 0),
+        (["route"], 1),
+        (["anew"], 1),
         (["part"], None),
         (["part", "text"], 3),
         (["part", "tokens"], 3.0),
@@ -174,6 +189,48 @@ def test_a_chunk_with_a_field_of_another_kind_is_refused(path, value):
     line = chunk_line(CHUNK, sample=0, landing=False)
     with pytest.raises(InputError, match="is not a part of an answer"):
         parse_chunk(changed(line, path, value))
+
+
+class TestDroppedParts:
+    """A part that begins an answer of which there are parts: those were dropped."""
+
+    @staticmethod
+    def found(*stored):
+        return dropped_parts([("q", each) for each in stored])
+
+    def test_parts_that_were_continued_are_not_dropped(self):
+        first, more = StoredPart(CHUNK, anew=True), StoredPart(CHUNK)
+        assert self.found(first, more, more) == set()
+
+    def test_with_the_parts_before_it_their_landings_are_dropped(self):
+        first, more = StoredPart(CHUNK, anew=True), StoredPart(CHUNK)
+        landing = StoredPart(CHUNK, landing=True)
+        assert self.found(first, more, landing, first, more, landing) == {0, 1, 2}
+
+    def test_a_landing_without_a_part_drops_the_parts_before_it_and_stays(self):
+        first, landing = StoredPart(CHUNK, anew=True), StoredPart(CHUNK, landing=True, anew=True)
+        assert self.found(first, landing) == {0}
+        assert self.found(landing, first, StoredPart(CHUNK)) == set()
+
+    def test_other_samples_routes_and_requests_have_answers_of_their_own(self):
+        first = StoredPart(CHUNK, anew=True)
+        assert self.found(first, first._replace(sample=1), first._replace(route="two")) == set()
+        assert dropped_parts([("q", first), ("r", first), ("q", first)]) == {0}
+
+    def test_parts_that_an_older_version_stored_are_not_dropped(self):
+        older = parse_chunk(changed(chunk_line(CHUNK, sample=0, landing=False, anew=True), ["anew"], KeyError))
+        assert self.found(older, older) == set()
+
+
+@given(st.dictionaries(counts, texts, max_size=5))
+def test_the_routes_of_reservations_are_read_back_as_they_were_written(routes):
+    assert parse_routes(routes_line(routes)) == routes
+
+
+@pytest.mark.parametrize("line", [b"", b"[]", b"7", b'{"one": 7}', b'{"one": ["7"]}', b'{"one": [true]}'])
+def test_what_names_no_routes_is_refused(line):
+    with pytest.raises(InputError, match=r"a row of the ledger does not name routes: .*\(start a new run\)$"):
+        parse_routes(line)
 
 
 def test_unknown_fields_of_a_result_are_kept():

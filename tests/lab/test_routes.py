@@ -23,12 +23,21 @@ def test_the_frontier_has_every_policy_and_nobody_exceeds_the_budget(pool):
     names = {"cheap alone", "dear alone", "static mix", "tokens", "clairvoyant", *BASELINES, *OURS}
     assert set(rows) == names
     assert all(row["dollars"] <= budget * (1 + 1e-9) for row in rows.values())
-    for name in ("routes", "routes x tokens", "scouts"):
+    for name in OURS:
         assert rows[name]["gain"] > 0
         assert rows[name]["solved"] <= rows["clairvoyant"]["solved"]
         assert ("more" in rows[name]) == (name != "routes")
         parts = sum(rows[name][f"dollars_{route.name}"] for route in pool.routes)
         assert parts == pytest.approx(rows[name]["dollars"])
+
+
+def test_a_recorded_answer_is_continued_where_it_stopped_and_is_read_again(pool):
+    length = int(pool.tokens[0, 0])
+    first = pool.answer(0, 0, length - 1)
+    assert (first.tokens, first.finish, first.input_tokens) == (length - 1, "length", pool.read[0])
+    rest = pool.answer(0, 0, 50, first)
+    assert (rest.tokens, rest.finish) == (1, "stop")
+    assert (rest.input_tokens, rest.cached_tokens) == (0, pool.read[0] + length - 1)
 
 
 def test_budgets_lie_between_the_cheapest_and_the_dearest_route(pool):

@@ -208,7 +208,7 @@ class Audit:
     def _continues(self, name: str, body: dict[str, Any], part: Completion | None, suffix: str) -> None:
         """What an earlier attempt or process was paid for is used."""
         kept = [parse_chunk(line) for line in self.books.chunks.get(name, [])]
-        parts = [(completion, sample) for completion, sample, landing in kept if not landing]
+        parts = [(each.part, each.sample) for each in kept if not each.landing]
         settings = self.story.settings
         if name.startswith(ESTIMATE) or name in self.not_continued:
             return

@@ -22,7 +22,7 @@ The ledger is a journal: rows are added and never changed, and the balances are 
 
 Usage is three columns, `output`, `input` and `cached`: tokens by kind. A request has one result at most, and no
 chunks or notes after it. It may have any number of notes before it; a note is not a result, and a run that is
-resumed tries the request again.
+resumed tries the request again. Notes under the name `ROUTES`, which no request has, are on the routes of reservations.
 
 **Overspending.** A server may use more than it was granted. The journal keeps the true cost. The excess is taken
 from `available`, as far as that goes; the remainder is `overspent`, a debt that units coming back from other
@@ -314,6 +314,10 @@ class Ledger:
         """Request and latest note of every request that has notes and no result."""
         latest = self._balances.noted
         return ((request, line) for number, request, line in self._lines("note") if latest.get(request) == number)
+
+    def notes_on(self, request: str) -> Iterator[bytes]:
+        """All notes on a request, oldest first."""
+        return (line for _, name, line in self._lines("note") if name == request)
 
     def entries(self) -> Iterator[Entry]:
         """The journal, oldest entry first."""

@@ -32,7 +32,7 @@ from shadowprice.accounts.mark import read_mark
 from shadowprice.cost import TOKENS, Rates
 from shadowprice.errors import InputError, LedgerError
 from shadowprice.formats.jsonl import read_objects
-from shadowprice.formats.results import ESTIMATE, parse_chunk, parse_result
+from shadowprice.formats.results import ESTIMATE, ROUTES, StoredPart, parse_chunk, parse_result
 from shadowprice.types import Completion, Failure, Outcome, Result, Usage
 
 LEDGER, FORECAST, REQUESTS = "ledger.sqlite", "forecast.jsonl", "requests.jsonl"
@@ -189,8 +189,7 @@ def whole_answers(folder: Path) -> Iterator[Callable[[str], str]]:
         parts: dict[str, str] = {}
         for request, line in read_chunks(db):
             if request not in results:
-                chunk, sample, _ = parse_chunk(line)
-                parts[request] = parts.get(request, "") + (chunk.text if sample == 0 else "")
+                parts[request] = _extended(parts.get(request, ""), parse_chunk(line))
 
         def find(request: str) -> str:
             number = results.get(request)
@@ -264,8 +263,8 @@ class _Lines:
         if kind == "note":
             self._notes[request] = line
         elif kind == "chunk":
-            chunk, sample, _ = parse_chunk(line)
-            self._completed(request, chunk, self.text.get(request, "") + (chunk.text if sample == 0 else ""))
+            stored = parse_chunk(line)
+            self._completed(request, stored.part, _extended(self.text.get(request, ""), stored))
         else:
             result = parse_result(line)
             if result.completion is not None:
@@ -279,6 +278,13 @@ class _Lines:
     def _completed(self, request: str, completion: Completion, text: str) -> None:
         self.flags.setdefault(request, {}).update(dict.fromkeys(completion.flags))
         self.text[request] = text[:_MOST_TEXT]
+
+
+def _extended(text: str, stored: StoredPart) -> str:
+    """The text of the first sample with one more part, which may have replaced the parts before it."""
+    if stored.sample:
+        return text
+    return stored.part.text if stored.anew else text + stored.part.text
 
 
 def _read_ledger(db: sqlite3.Connection, account: Account, lines: _Lines, watch: Watch) -> None:
@@ -313,7 +319,7 @@ def _read_ledger(db: sqlite3.Connection, account: Account, lines: _Lines, watch:
                 account.course.append(Moment(balances.charged, balances.reserved))
         elif entry.kind == "loss":
             account.course.append(Moment(balances.charged, balances.reserved))
-        if line is not None and not is_estimate(request):
+        if line is not None and request != ROUTES and not is_estimate(request):
             lines.add(entry.kind, request, line)
     account.attempts = [attempt for attempt in account.attempts if attempt.end != "void"]
     account.usage = Usage(balances.output, balances.input, balances.cached)

@@ -90,6 +90,9 @@ class Leases:
     def restore(self, place: int, state: Result | Completion, *, sample: int = 0, landing: bool = False) -> None:
         self._inner.restore(place, state, sample=sample, landing=landing)
 
+    def dropped(self, place: int, part: Completion) -> None:
+        self._inner.dropped(place, part)
+
     def charged(self, costs: Mapping[int, int]) -> None:
         self._inner.charged(costs)
 

@@ -137,7 +137,7 @@ class Share:
             if is_result:
                 self._scheduler.restore(self._places[name], parse_result(line))
             elif name not in answered:
-                self._scheduler.restore(self._places[name], parse_chunk(line)[0])
+                self._scheduler.restore(self._places[name], parse_chunk(line).part)
 
     async def round(self, allowance: int, *, last: bool = False) -> Rounded:
         """Serves by index until the allowance is spent; after the last round, parts of answers become results."""

@@ -9,6 +9,8 @@ landing     wraps a scheduler: landings for what it leaves without a finished an
 probing     which requests are asked for their final answer while they run
 routed      several models at one price: `market.menu`, in expected cost
 sites       what `routed` knows of each route
+parts       which of its answers were cut and may be continued
+answers     what its requests have while they wait for more: cascades, samples, votes
 voting      answers that are not graded: what leads, and what more would change (`market.votes`)
 auto        the index if answers can be continued, else `expected`: the default of `run`
 fixed       the same grant for every request: collecting traces, asking a teacher

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import orjson
 
+from shadowprice.accounts.book import Book
 from shadowprice.accounts.sqlite import Settlement
 from shadowprice.backends.base import join
 from shadowprice.engine.scheduler import Report, Work
 from shadowprice.errors import BackendError, Unavailable
-from shadowprice.formats.results import chunk_line, result_line
+from shadowprice.formats.results import ROUTES, chunk_line, result_line, routes_line
 from shadowprice.types import Completion, Result, Usage
 
 
@@ -37,6 +39,13 @@ class Retry(NamedTuple):
     due: float
 
 
+def note_routes(ledger: Book, reservations: Sequence[int], routes: Sequence[str]) -> None:
+    """Notes which routes these attempts go to, so that a resumed run knows what each route was charged."""
+    named = {number: route for number, route in zip(reservations, routes, strict=True) if route}
+    if named:
+        ledger.note(ROUTES, routes_line(named))
+
+
 def settlement(reservation: int, report: Report, result: Result | None) -> Settlement:
     """How an attempt is settled: with an answer, with a part of one, or with its cost alone."""
     answered = result is not None and result.completion is not None
@@ -49,7 +58,13 @@ def settlement(reservation: int, report: Report, result: Result | None) -> Settl
         usage = report.completion.usage
         if result is None:
             work = report.work
-            part = chunk_line(report.completion, sample=work.sample, landing=bool(work.suffix), route=work.route)
+            part = chunk_line(
+                report.completion,
+                sample=work.sample,
+                landing=bool(work.suffix),
+                route=work.route,
+                anew=work.so_far is None,
+            )
             return Settlement("chunk", reservation, report.cost, usage, part)
     line = result_line(result) if result is not None and answered else None
     return Settlement("settle", reservation, report.cost, usage, line)

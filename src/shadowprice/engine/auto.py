@@ -51,6 +51,9 @@ class Auto:
     def restore(self, place: int, state: Result | Completion, *, sample: int = 0, landing: bool = False) -> None:
         self._now.restore(place, state, sample=sample, landing=landing)
 
+    def dropped(self, place: int, part: Completion) -> None:
+        self._now.dropped(place, part)
+
     def charged(self, costs: Mapping[int, int]) -> None:
         self._now.charged(costs)
 

@@ -32,7 +32,7 @@ from typing import Any, TypeAlias, TypeVar
 from shadowprice.accounts.book import Book
 from shadowprice.backends.base import ATTEMPT, Backend
 from shadowprice.cost import TOKENS, Rates, show
-from shadowprice.engine._attempts import Attempt, Retry, attempt_name, checked, failure, settlement
+from shadowprice.engine._attempts import Attempt, Retry, attempt_name, checked, failure, note_routes, settlement
 from shadowprice.engine.breaker import Breaker
 from shadowprice.engine.progress import USUAL, Progress, Tolerance
 from shadowprice.engine.scheduler import Feed, Report, Scheduler, Work
@@ -227,6 +227,7 @@ class _Loop:
                 break
             start(work, 0)
         reservations = self.ledger.reserve_many([(work.request.id, work.bound) for work, _ in starting])
+        note_routes(self.ledger, reservations, [work.route for work, _ in starting])
         self.most_reserved = max(self.most_reserved, self.ledger.reserved)
         return [
             Attempt(number, work, tried, self._site(work).breaker.turn)

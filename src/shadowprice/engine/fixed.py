@@ -100,6 +100,9 @@ class Fixed:
             self._keep_answer(place, state)
             self._queue_probe(place)
 
+    def dropped(self, place: int, part: Completion) -> None:
+        self._batch.dropped(place, part)
+
     def charged(self, costs: Mapping[int, int]) -> None:
         self._batch.charged(costs)
 

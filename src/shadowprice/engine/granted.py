@@ -32,6 +32,9 @@ class Granted:
     def restore(self, place: int, state: Result | Completion, *, sample: int = 0, landing: bool = False) -> None:
         self._batch.restore(place, state)
 
+    def dropped(self, place: int, part: Completion) -> None:
+        self._batch.dropped(place, part)
+
     def charged(self, costs: Mapping[int, int]) -> None:
         self._batch.charged(costs)
 

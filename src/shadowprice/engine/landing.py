@@ -134,6 +134,9 @@ class Lander:
             self._done.discard(place)
             batch.cap[place] = max(batch.cap[place], batch.age(place))  # it may have been generated without landings
 
+    def dropped(self, place: int, part: Completion) -> None:
+        self._inner.dropped(place, part)
+
     def charged(self, costs: Mapping[int, int]) -> None:
         self._inner.charged(costs)
 

@@ -152,6 +152,9 @@ class Metered:
                 self._learn_length(place, state.completion)
         self._outdated = True
 
+    def dropped(self, place: int, part: Completion) -> None:
+        self._batch.dropped(place, part)
+
     def charged(self, costs: Mapping[int, int]) -> None:
         self._batch.charged(costs)
 

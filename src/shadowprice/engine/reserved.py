@@ -113,6 +113,9 @@ class Reserved:
             self._batch.paid(place, state)
             self._keep_best(place, state, None, sample)
 
+    def dropped(self, place: int, part: Completion) -> None:
+        self._batch.dropped(place, part)
+
     def charged(self, costs: Mapping[int, int]) -> None:
         self._batch.charged(costs)
 

@@ -8,19 +8,10 @@ answers, when the queue is empty, and when a route leaves.
 **Fallback.** A request that a route refuses, or fails at after all attempts, waits again without that route; it fails
 when none is left. A dead route leaves the menu of all requests. What was spent on it stays spent: the budget is one.
 
-**Cascades.** With a reviser for a route, its answer is evidence (`forecast.revise`): how likely it is correct, and what
-to expect of the other routes. If another route promises more, the answer is kept and the request stays in the market,
-where only the gain counts: a chance of p where the answer at hand has q is worth p - q. Of both answers the one that
-is more likely correct, given its length, is the result.
+**Continuing.** An answer that was cut may be continued once nobody else has a use for what is left (`engine.parts`).
+Until then it is no answer, sample or vote. With revisers it is evidence at once, and is not continued.
 
-**Samples.** With `samples` above 1 a grader is a verifier: an answer that it finds wrong is bought again, from the same
-route or another, as long as that is worth its price, and the first correct one ends the request. A wrong answer lowers
-what the next one promises, because answers to one question are alike (`market.samples`). Samples are bought one by one,
-but the market counts on them from the start (`Pieces.repeated`).
-
-**Votes.** A request that nobody grades, and that is added as one to vote on, has its further answers as votes
-(`engine.voting`): they are bought while they may change which answer most agree on, and that gains enough for the
-price. Other requests that nobody grades have one answer.
+Answers that a request has while it waits for a better one are in `engine.answers`: cascades, samples, votes.
 
 **Prompts.** What a prompt costs is reserved by its bound, and expected by what earlier prompts took of theirs.
 """
@@ -33,21 +24,21 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.arrays import Array
+from shadowprice.backends.base import join
 from shadowprice.cost import prompt_bound
-from shadowprice.engine.scheduler import Batch, Report, Round, Work
-from shadowprice.engine.sites import FIRST_LESSON, Kept, Site, Turn, at_their_caps, replace_solve, solve_of, with_one
-from shadowprice.engine.voting import Voting
+from shadowprice.engine.answers import Answers
+from shadowprice.engine.parts import Parts, reading_bound
+from shadowprice.engine.scheduler import TRIAL, Batch, CanContinue, Report, Round, Work
+from shadowprice.engine.sites import FIRST_LESSON, Site, Turn, at_their_caps
 from shadowprice.errors import Refused
 from shadowprice.forecast.learning import recalibrate
-from shadowprice.forecast.revise import Evidence, Reviser
+from shadowprice.forecast.revise import Reviser
 from shadowprice.formats.routes import Route
 from shadowprice.market.gittins import chunks
-from shadowprice.market.menu import clear_menu
+from shadowprice.market.menu import MenuClearing, clear_menu
 from shadowprice.market.options import DECLINE, Option, at_price
 from shadowprice.market.pieces import Pieces
-from shadowprice.market.samples import next_samples
-from shadowprice.market.votes import AGREEMENT, CORRELATION, Votes
+from shadowprice.market.votes import AGREEMENT, CORRELATION
 from shadowprice.types import Completion, Forecast, Request, Result
 
 _STEPS = 24  # clearings of a batch, about; at least `_FEWEST` answers apart
@@ -64,6 +55,8 @@ class Routed:
     samples   answers that a request may have from each route, while a grader finds them wrong or a vote is open;
               `correlation` is that between the grades of two answers to a question (`market.samples.correlation_of`),
               `agreement` the chance that two wrong ones agree (`market.votes`)
+
+    can_continue  by the names of routes: which answers can be continued from a part of them; other routes continue none
     """
 
     policy = "routes"
@@ -80,10 +73,10 @@ class Routed:
         samples: int = 1,
         correlation: float = CORRELATION,
         agreement: float = AGREEMENT,
+        can_continue: Mapping[str, CanContinue] | None = None,
     ) -> None:
         self.rounds: list[Round] = []
-        self.revisers, self.learn, self.whole = dict(revisers or {}), learn, whole
-        self.samples, self.correlation = samples, correlation
+        self.learn, self.whole, self.samples = learn, whole, samples
         self._batch = Batch(max_tokens, attempts)
         nothing, none = Forecast([]), np.zeros(0, dtype=np.int64)
         self._sites = [
@@ -93,12 +86,11 @@ class Routed:
         self._prompt: NDArray[np.int64] = np.zeros(0, dtype=np.int64)  # bounds
         self._queue: list[Turn] = []
         self._running: dict[int, tuple[Work, float]] = {}  # by place, with the units that it is expected to cost
-        self._kept: dict[int, Kept] = {}
-        self._voting = Voting(Votes(correlation, agreement))
-        self._voted: NDArray[np.bool_] = np.zeros(0, dtype=bool)  # whether votes decide, by place
-        self._wrong: dict[int, int] = {}  # answers of any route that are known to be wrong, by place
-        self._charged: dict[int, dict[str, int]] = {}  # units by route, by place
-        self._answers = 0  # since the last clearing
+        self._answers = Answers(self._batch, self._sites, revisers or {}, samples, correlation, agreement)
+        # With revisers a cut answer is evidence at once.
+        self._parts = Parts(self._batch, self._sites, {} if revisers else can_continue or {})
+        self._spare = False  # whether what is left is spare: nobody but parts has a use for it
+        self._since = 0  # the last clearing: answers
         self._outdated = True
 
     @property
@@ -136,10 +128,7 @@ class Routed:
         self._batch.add(requests, each[0])
         own = self._batch.cap[before:]
         more = len(requests)
-        if self.samples > 1:
-            self._voted = np.append(self._voted, np.zeros(more, dtype=bool) if voted is None else np.array(voted))
-        else:
-            self._voted = np.zeros(before + more, dtype=bool)
+        self._answers.add(more, voted)
         self._prompt = np.concatenate([self._prompt, [prompt_bound(request.body) for request in requests]]).astype(
             np.int64
         )
@@ -152,7 +141,7 @@ class Routed:
             site.age = np.concatenate([site.age, np.zeros(more, dtype=np.int64)])
             site.ended = np.concatenate([site.ended, np.zeros(more, dtype=bool)])
             site.taken = np.concatenate([site.taken, np.zeros(more, dtype=np.int64)])
-        self._outdated = True
+        self._outdated, self._spare = True, False
 
     def restore(
         self,
@@ -166,18 +155,23 @@ class Routed:
     ) -> None:
         if isinstance(state, Result):
             self._batch.restore(place, state)
-            self._count(place, state.extra.get("charged"))
+            self._answers.count(state.extra.get("charged"))
         elif route in self._names:  # an answer at hand: it may be replaced, as before the restart
             site = self._sites[self._names[route]]
             self._batch.paid(place, state)
-            self._charge(place, site, site.route.rates.cost(state.usage))
-            # With samples alone, only an answer that was wrong did not end its request.
-            wrong = self.samples > 1 and not self.revisers and not self._voted[place]
-            self._keep(place, site, state, False if wrong else None, vote)
+            self._answers.charge(place, site, site.route.rates.cost(state.usage))
+            self._restore(place, site, state, sample, vote)
         self._outdated = True
 
-    def charged(self, costs: Mapping[int, int]) -> None:
+    def dropped(self, place: int, part: Completion) -> None:
+        self._batch.dropped(place, part)
+
+    def charged(self, costs: Mapping[int, int], by_route: Mapping[int, Mapping[str, int]] | None = None) -> None:
+        """`by_route` has the same costs by route, where the ledger knows the routes of all attempts."""
         self._batch.charged(costs)
+        for place, charged in (by_route or {}).items():
+            if sum(charged.values()) == costs[place]:
+                self._answers.recharge(place, charged)
 
     def drop(self, route: str, reason: str) -> bool:
         """Takes a dead route off the menu; False if none is left."""
@@ -210,82 +204,68 @@ class Routed:
     def done(self, report: Report) -> Result | None:
         place, site = report.work.place, self._sites[self._names[report.work.route]]
         del self._running[place]
-        self._charge(place, site, report.cost)
+        self._answers.charge(place, site, report.cost)
         self._batch.charge(report)
         if report.completion is None:
             return self._after_error(report, site)
-        self._answers += 1
-        if self._answers >= max(_FEWEST, len(self._batch) // _STEPS):
+        self._since += 1
+        if self._since >= max(_FEWEST, len(self._batch) // _STEPS):
             self._outdated = True
-        self._learn(place, site, report.completion)
-        self._keep(place, site, report.completion, report.correct, report.vote)
+        part, so_far = report.completion, report.work.so_far
+        answer = join(so_far, part)
+        self._learn(place, site, part, so_far)
+        if self._parts.waits(site, place, part, report.work.grant, answer):
+            self._parts.put(site, place, answer)
+            self._outdated |= so_far is not None and report.work.grant == TRIAL
+            return None
+        self._parts.pop(site, place)
+        self._answers.keep(place, site, answer, report.correct, report.vote)
         return self._settled(place)
 
     def close(self, stopped: str = "") -> Iterable[Result]:
         if not stopped:
-            for place in [*self._kept]:
+            self._keep_parts(self._parts.all())
+            for place in [*self._answers.kept]:
                 yield self._chosen(place)
-        yield from self._batch.left(self.price, stopped)
+        places = [place for place, ended in enumerate(self._batch.ended) if not ended]
+        for place, result in zip(places, self._batch.left(self.price, stopped), strict=True):
+            yield self._with_charges(place, result)
 
-    # --- answers -------------------------------------------------------------------------------
+    # --- internal ------------------------------------------------------------------------------
 
-    def _keep(self, place: int, own_site: Site, answer: Completion, correct: bool | None, vote: str | None) -> None:
-        """Keeps an answer, unless the one at hand is better, and revises what is expected of the other routes."""
-        name, voted = own_site.route.name, bool(self._voted[place])
-        evidence = Evidence([answer.tokens], [float(answer.finish == "length")])
-        own = self.revisers.get((name, name))
-        whole = answer.finish == "stop"
-        chance = float(whole)
-        if self.samples > 1 and correct is not None:
-            chance = float(correct)
-        elif own is not None and whole:  # not by `correct`: grades are for measuring
-            chance = float(own.chance(own_site.revised.take([place]), evidence)[0])
-        elif voted and (whole or answer.tokens >= own_site.cap[place]):  # not if the price has cut it
-            chance = solve_of(own_site.forecast, place)
-        again = chance > 0 if voted else self.samples > 1 and correct is False and whole
-        if self.samples > 1 and not chance:
-            self._wrong[place] = self._wrong.get(place, 0) + 1
-        sample = int(own_site.taken[place])
-        for site in self._sites:
-            if site.route.name == name:
-                site.taken[place] += 1
-                if not again or site.taken[place] >= self.samples:
-                    site.cap[place] = 0  # the same answer again
-            elif (reviser := self.revisers.get((name, site.route.name))) is not None:
-                second = reviser.second(site.revised.take([place]), evidence, chance if whole else 0.0)
-                site.forecast, site.revised = (with_one(each, place, second) for each in (site.forecast, site.revised))
-                site.corrected = None
-        before, now = self._kept.get(place), Kept(answer, correct, name, chance, sample)
-        if voted:
-            self._voting.add(place, now, vote)
-            self._kept[place] = self._voting.leading(place)
-        else:
-            self._kept[place] = now if before is None or now.worth >= before.worth else before
+    def _restore(self, place: int, site: Site, part: Completion, sample: int, vote: str | None) -> None:
+        """Takes a part of an answer, or the last one, of an earlier execution."""
+        before = self._parts.get(site, place)
+        if before is not None and sample != site.taken[place]:  # the answer before it had ended
+            self._keep_parts([(site, place)])
+            before = None
+        answer = join(before, part)
+        if part.finish == "length" and answer.tokens < site.cap[place] and part.usage_source != "assumed":
+            self._parts.put(site, place, answer)  # where it cannot be continued, it is kept by the next clearing
+            return
+        self._parts.pop(site, place)
+        # With samples alone, only an answer that was wrong did not end its request.
+        wrong = self.samples > 1 and not self._answers.revisers and not self._answers.voted[place]
+        self._answers.keep(place, site, answer, False if wrong else None, vote)
+
+    def _keep_parts(self, which: Iterable[tuple[Site, int]]) -> None:
+        """Parts that will not be continued are answers at hand."""
+        for site, place in which:
+            if (part := self._parts.pop(site, place)) is not None:
+                self._answers.keep(place, site, part, None, None)
 
     def _settled(self, place: int) -> Result | None:
-        """The result if no other route promises more than the answer at hand, or nothing would change a vote."""
-        chance = self._kept[place].chance
-        if self._voted[place]:
-            at = np.array([place], dtype=np.intp)
-            open_sites = [site for site in self._sites if not site.reason and site.cap[place] >= 1]
-            adds = any(self._votes(site, at, site.forecast.take(at))[1].any() for site in open_sites)
-            return None if adds else self._chosen(place)
-        if (self.revisers or self.samples > 1) and any(
-            not site.reason and site.cap[place] >= 1 and solve_of(site.forecast, place) > chance for site in self._sites
-        ):
-            return None
-        return self._chosen(place)
+        """The result, unless something better may come."""
+        if self._answers.kept[place].answer.finish == "length" and self._parts.at(place):
+            return None  # a part of another route waits
+        result = self._answers.settled(place)
+        if result is not None:
+            self._parts.forget(place)
+        return result
 
     def _chosen(self, place: int) -> Result:
-        kept = self._kept.pop(place)
-        charged = self._charged.get(place, {})
-        which = {}
-        if self.samples > 1:
-            which = {"sample": kept.sample, "samples": int(sum(site.taken[place] for site in self._sites))}
-        if self._voted[place]:
-            which["votes"] = self._voting.votes(place)
-            self._voting.end(place)
-        return self._batch.answered(place, kept.answer, kept.correct, route=kept.route, charged=charged, **which)
+        self._parts.forget(place)
+        return self._answers.chosen(place)
 
     def _after_error(self, report: Report, site: Site) -> Result | None:
         """None: the request waits again, with this route or without it."""
@@ -296,60 +276,74 @@ class Routed:
         if not isinstance(report.error, Refused) and batch.tries[place] < batch.attempts:
             self._outdated = True
             return None
+        self._keep_parts([(site, place), *self._parts.lost(self._running)])
         site.cap[place] = 0
         self._outdated = True
-        if any(not other.reason and other.cap[place] >= 1 for other in self._sites):
+        if self._answers.open_sites(place):
             batch.tries[place] = 0
             return None
-        if place in self._kept:
+        if place in self._answers.kept:
             return self._chosen(place)
         batch.tries[place] = batch.attempts
         failed = batch.after_error(place)
         assert failed is not None
-        return replace(failed, extra={"charged": self._charged.get(place, {})})
+        return self._with_charges(place, failed)
 
-    def _learn(self, place: int, site: Site, answer: Completion) -> None:
+    def _with_charges(self, place: int, result: Result) -> Result:
+        """A result without an answer, with what each route was charged for attempts at it."""
+        charged = self._answers.charged(place)
+        return replace(result, extra={"charged": charged}) if charged else result
+
+    def _learn(self, place: int, site: Site, part: Completion, so_far: Completion | None) -> None:
         """Corrects what is expected of a route by what its answers show."""
-        if answer.usage_source == "assumed":
+        if so_far is not None:
+            self._parts.continued(site, so_far, part)
+        if part.usage_source == "assumed":
             return
-        if answer.input_tokens + answer.cached_tokens:
-            site.read += answer.input_tokens + answer.cached_tokens
+        age = so_far.tokens if so_far else 0
+        if read := part.input_tokens + part.cached_tokens:
+            site.read += max(0, read - age)
             site.read_bound += int(self._prompt[place])
-        site.age[place], site.ended[place] = max(1, answer.tokens), answer.finish == "stop"
+        site.age[place], site.ended[place] = max(1, age + part.tokens), part.finish == "stop"
         if self.learn and np.count_nonzero(site.ended) >= site.lesson:
             site.lesson *= 2
             site.corrected = None
             self._outdated = True
-
-    def _charge(self, place: int, site: Site, units: int) -> None:
-        site.units += units
-        by_route = self._charged.setdefault(place, {})
-        by_route[site.route.name] = by_route.get(site.route.name, 0) + units
-
-    def _count(self, place: int, charged: object) -> None:
-        if isinstance(charged, Mapping):
-            for name, units in charged.items():
-                if name in self._names:
-                    self._sites[self._names[name]].units += int(units)
 
     # --- the market ----------------------------------------------------------------------------
 
     def _clear(self, available: int) -> None:
         """Finds the price, and the option of every request that waits."""
         batch = self._batch
-        self._queue, self._outdated, self._answers = [], False, 0
-        waiting = np.array(
-            [place for place, ended in enumerate(batch.ended) if not ended and place not in self._running],
-            dtype=np.intp,
-        )
+        self._queue, self._outdated, self._since = [], False, 0
+        self._keep_parts(self._parts.lost(self._running))
+        waiting = np.array([place for place, end in enumerate(batch.ended) if not end and self._buys(place)], np.intp)
         live = [number for number, site in enumerate(self._sites) if not site.reason]
+        cleared = self._buy(waiting, live, available) if waiting.size and live else None
+        if not self._queue and not self._running:  # no budget stays idle while requests without an answer wait
+            none = [place for place in waiting.tolist() if place not in self._answers.kept]
+            new = {place: int(self._prompt[place]) for place in none if not self._parts.at(place)}
+            self._queue = at_their_caps(self._sites, live, new, available)
+            if not self._queue and not self._spare and self._parts.all():
+                self._spare = True
+                self._clear(available)
+                return
+            self._queue = self._queue or self._parts.at_their_caps(none, self._prompt, available)
+        if self._queue and cleared is not None:
+            granted = round(sum(turn.expected for turn in self._queue))
+            admitted = len(self._queue)
+            self.rounds.append(Round(available, waiting.size, admitted, granted, cleared.price, cleared.status))
+
+    def _buys(self, place: int) -> bool:
+        """Whether a request without a result takes part in the market now."""
+        return place not in self._running and (self._spare or self.samples > 1 or not self._parts.at(place))
+
+    def _buy(self, waiting: NDArray[np.intp], live: Sequence[int], available: int) -> MenuClearing:
+        """Clears the market, and puts what is bought into the queue."""
         # What is under way is reserved in full, and will return what it does not use.
         returned = sum(max(0.0, work.bound - expected) for work, expected in self._running.values())
-        supply = available + returned
-        if not waiting.size or not live:
-            return
         menu = [self._option(self._sites[number], waiting, available) for number in live]
-        cleared = clear_menu(menu, supply)
+        cleared = clear_menu(menu, available + returned)
         bought = np.flatnonzero(cleared.option != DECLINE)
         surplus = np.zeros((len(menu) + 1, waiting.size))  # of every option at the price; the last: to decline
         limits = np.zeros(waiting.size, dtype=np.int64)
@@ -365,42 +359,23 @@ class Routed:
             if limits[at] >= 1:
                 route, expected = live[int(cleared.option[at])], float(cleared.cost[at])
                 self._queue.append(Turn(int(waiting[at]), route, int(limits[at]), expected))
-        if not self._queue and not self._running:  # no budget stays idle while requests without an answer wait
-            prompts = {place: int(self._prompt[place]) for place in waiting.tolist() if place not in self._kept}
-            self._queue = at_their_caps(self._sites, live, prompts, available)
-        if self._queue:
-            granted = round(sum(turn.expected for turn in self._queue))
-            admitted = len(self._queue)
-            self.rounds.append(Round(available, waiting.size, admitted, granted, cleared.price, cleared.status))
+        return cleared
 
     def _option(self, site: Site, waiting: NDArray[np.intp], available: int) -> Option:
-        rates, prompt = site.route.rates, self._prompt[waiting]
-        payable = np.array([rates.limit(int(tokens), available) for tokens in prompt.tolist()], dtype=np.float64)
-        entry = site.expected_share() * prompt * rates.entry(1)
-        forecast = self._expected(site).take(waiting)
-        if self._kept:
-            gain = np.array([self._kept[at].chance if at in self._kept else 0.0 for at in waiting.tolist()])
-            gain[self._voted[waiting]] = 0.0  # the whole chance, of which shares are bought
-            solve = np.clip(np.broadcast_to(forecast.solve, waiting.shape) - gain, 0.0, 1.0)
-            forecast = replace_solve(forecast, solve)
-        plan = chunks(forecast, np.minimum(site.cap[waiting], payable), 0, entry)
+        rates, prompt, places = site.route.rates, self._prompt[waiting], waiting.tolist()
+        age, read = self._parts.ages(site, places), prompt + self._parts.read_bounds(site, places)
+        payable = np.array([rates.limit(int(tokens), available) for tokens in read.tolist()], dtype=np.float64)
+        entry = self._parts.entry(site, site.expected_share() * prompt, age)
+        forecast = self._answers.gains(self._expected(site).take(waiting), waiting)
+        cap = np.minimum(site.cap[waiting], payable + age)
+        plan = chunks(forecast, np.where(self._spare | (age == 0), cap, 0.0), age, entry)
         pieces = Pieces.of(plan)
         pieces = pieces.whole() if self.whole else pieces
         if self.samples > 1:
-            wrong = np.array([self._wrong.get(place, 0) for place in waiting.tolist()])
-            left = self.samples - site.taken[waiting]
-            share, reach = next_samples(forecast.solve, wrong, left, self.correlation)
-            if (voted := np.flatnonzero(self._voted[waiting])).size:
-                adds, needed = self._votes(site, waiting[voted], forecast.take(voted))
-                reach[voted] = 0.0
-                share[voted, : adds.shape[1]], reach[voted, : adds.shape[1]] = adds, needed
+            share, reach = self._answers.further(site, waiting, forecast)
+            reach[age > 0, 1:] = 0.0  # of a part only the rest of its own answer counts
             pieces = pieces.repeated(share, reach)
         return Option(pieces, rates.output / 10**6)
-
-    def _votes(self, site: Site, places: NDArray[np.intp], forecast: Forecast) -> tuple[Array, Array]:
-        """What further answers of a route add to votes."""
-        chance = np.broadcast_to(forecast.solve, places.shape)
-        return self._voting.ahead(places.tolist(), chance, self.samples - site.taken[places])
 
     def _expected(self, site: Site) -> Forecast:
         """The forecast of a route, corrected by the answers that have ended there."""
@@ -411,17 +386,23 @@ class Routed:
 
     def _first(self, avoid: Collection[int], shut: Collection[int]) -> Turn | None:
         """The first turn whose route is open, of requests that have not failed just now if possible."""
-        open_turns = (turn for turn in self._queue if turn.route not in shut)
+        trying = {work.route for work, _ in self._running.values() if work.so_far is not None}
         first = None
-        for turn in open_turns:
+        for turn in self._queue:
+            site = self._sites[turn.route]
+            if turn.route in shut or (site.route.name in trying and self._parts.is_trial(site, turn.place)):
+                continue
             if turn.place not in avoid:
                 return turn
             first = first or turn
         return first
 
     def _work(self, turn: Turn) -> Work:
-        route, request = self._sites[turn.route].route, self._batch.requests[turn.place]
-        bound = route.rates.bound(int(self._prompt[turn.place]), turn.limit)
-        sample = int(self._sites[turn.route].taken[turn.place])
+        place, site, request = turn.place, self._sites[turn.route], self._batch.requests[turn.place]
+        so_far = self._parts.get(site, place)
+        grant = self._parts.grant(site, place, turn.limit)
+        read = int(self._prompt[place]) + (reading_bound(so_far) if so_far else 0)
+        bound = site.route.rates.bound(read, grant)
+        sample = int(site.taken[place])
         body = {**request.body, "seed": sample} if self.samples > 1 else request.body
-        return Work(turn.place, request, turn.limit, bound, body, sample=sample, route=route.name)
+        return Work(place, request, grant, bound, body, so_far, sample=sample, route=site.route.name)

@@ -106,6 +106,10 @@ class Scheduler(Protocol):
         """Restores what an earlier execution left of a request: its result, or one more part of its answer."""
         ...
 
+    def dropped(self, place: int, part: Completion) -> None:
+        """Takes a part that an earlier execution paid for and dropped: its answer was begun again."""
+        ...
+
     def charged(self, costs: Mapping[int, int]) -> None:
         """Takes what earlier executions were charged for requests without a result, including failed attempts."""
         ...
@@ -306,6 +310,11 @@ class Batch:
         else:
             self.so_far[place] = join(self.so_far.get(place), state)
             self.paid(place, state)
+
+    def dropped(self, place: int, part: Completion) -> None:
+        """Takes a part that was paid for and dropped, which happens only once."""
+        self.paid(place, part)
+        self.restarted.add(place)
 
     def charged(self, costs: Mapping[int, int]) -> None:
         """Replaces costs that were added up from parts by those of the ledger."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from shadowprice.errors import InputError
 from shadowprice.formats.batch import as_batch, parse_batch, read_batch
-from shadowprice.formats.results import ESTIMATE
+from shadowprice.formats.results import ESTIMATE, ROUTES
 from shadowprice.types import Request
 
 
@@ -62,6 +62,8 @@ def _refuse_several_answers(requests: Sequence[Request]) -> None:
 def _refuse_reserved_names(requests: Sequence[Request]) -> None:
     if named := next((r for r in requests if r.id.startswith(ESTIMATE)), None):
         raise InputError(f"custom_id {named.id!r:.80} begins with {ESTIMATE!r}, which is reserved", fix="rename it")
+    if any(request.id == ROUTES for request in requests):
+        raise InputError(f"custom_id {ROUTES!r} is reserved", fix="rename it")
 
 
 def _refuse_same_names(requests: Sequence[Request]) -> None:

@@ -6,8 +6,9 @@ that the format does not have are under `shadowprice`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from typing import Any, TypeVar, get_args
+from typing import Any, NamedTuple, TypeVar, get_args
 
 import orjson
 
@@ -19,6 +20,8 @@ from shadowprice.types import Completion, Failure, Outcome, Result, Usage
 DECLINED = "budget_abandoned"
 # In a ledger, names with this prefix are estimates of a request's length, not requests of the run.
 ESTIMATE = "shadowprice.estimate:"
+# In a ledger, notes under this name are not about a request: they say which routes reservations are for.
+ROUTES = "shadowprice.routes"
 
 
 def result_line(result: Result) -> bytes:
@@ -109,28 +112,77 @@ def text_of_response(body: dict[str, Any]) -> str:
 # --- parts of answers --------------------------------------------------------------------------
 
 
-def chunk_line(part: Completion, *, sample: int, landing: bool, route: str = "") -> bytes:
-    """A part of an answer, as the ledger keeps it until the answer is complete."""
-    where = {"route": route} if route else {}
-    return orjson.dumps({"sample": sample, "landing": landing, "part": asdict(part), **where})
+class StoredPart(NamedTuple):
+    """A part of an answer, as the ledger keeps it until the answer is complete.
+
+    landing  it is a final answer to the parts before it
+    route    that gave it; empty where there is only one
+    anew     it continues no part: parts before it were dropped
+    """
+
+    part: Completion
+    sample: int = 0
+    landing: bool = False
+    route: str = ""
+    anew: bool = False
 
 
-def route_of_chunk(line: bytes) -> str:
-    """The route that gave a part of an answer; empty where there is only one."""
-    return str(orjson.loads(line).get("route", ""))
+def chunk_line(part: Completion, *, sample: int, landing: bool, route: str = "", anew: bool = False) -> bytes:
+    """The line of a part of an answer."""
+    more = {**({"route": route} if route else {}), **({"anew": True} if anew else {})}
+    return orjson.dumps({"sample": sample, "landing": landing, "part": asdict(part), **more})
 
 
-def parse_chunk(line: bytes) -> tuple[Completion, int, bool]:
-    """The part, its sample, and whether it was a landing; InputError for what `chunk_line` did not write."""
+def parse_chunk(line: bytes) -> StoredPart:
+    """What `chunk_line` wrote; InputError for anything else."""
     try:
         record = orjson.loads(line)
         part = record["part"]
         fields = {**part, "text": _of(part["text"], str), "tokens": _of(part["tokens"], int)}
         answer = Completion(**{**fields, "flags": _texts(part["flags"]), "ids": tuple(part["ids"])})
-        return answer, _of(record["sample"], int), _of(record["landing"], bool)
+        route, anew = _of(record.get("route", ""), str), _of(record.get("anew", False), bool)
+        return StoredPart(answer, _of(record["sample"], int), _of(record["landing"], bool), route, anew)
     except _WRONG:
         problem = f"a row of the ledger is not a part of an answer: {line!r:.60}"
         raise InputError(problem, fix="start a new run") from None
+
+
+def dropped_parts(stored: Iterable[tuple[str, StoredPart]]) -> set[int]:
+    """Which of these parts, given with their requests, were dropped: a later part of the same answer is its first.
+
+    With a part its landings are dropped, too.
+    """
+    dropped: set[int] = set()
+    answers: dict[tuple[str, str, int], list[int]] = {}
+    for number, (name, each) in enumerate(stored):
+        so_far = answers.setdefault((name, each.route, each.sample), [])
+        if each.anew:
+            dropped.update(so_far)
+            so_far.clear()
+        if so_far or not each.landing:  # a landing without a part is not dropped with later parts
+            so_far.append(number)
+    return dropped
+
+
+# --- the routes of reservations ----------------------------------------------------------------
+
+
+def routes_line(routes: Mapping[int, str]) -> bytes:
+    """A note on the routes of reservations, given by their numbers."""
+    numbers: dict[str, list[int]] = {}
+    for number, route in routes.items():
+        numbers.setdefault(route, []).append(number)
+    return orjson.dumps(numbers)
+
+
+def parse_routes(line: bytes) -> dict[int, str]:
+    """What `routes_line` wrote; InputError for anything else."""
+    try:
+        found = {_of(number, int): route for route, numbers in orjson.loads(line).items() for number in numbers}
+    except _WRONG:
+        problem = f"a row of the ledger does not name routes: {line!r:.60}"
+        raise InputError(problem, fix="start a new run") from None
+    return found
 
 
 # --- types -------------------------------------------------------------------------------------

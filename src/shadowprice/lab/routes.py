@@ -15,6 +15,7 @@ does.
     routes          whole answers: the market chooses routes alone
     routes x tokens routes and lengths
     scouts          and answers of cheaper routes as evidence
+    continued       routes x tokens, by servers that continue cut answers
     clairvoyant     knows every answer and every cost
 """
 
@@ -24,7 +25,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,12 +86,18 @@ class Recorded:
         """The answers of this number; 0: these."""
         return self.more[number - 1] if number else self
 
-    def answer(self, place: int, at: int, grant: int) -> Completion:
-        """The recorded answer under a limit."""
-        length = int(self.tokens[place, at])
-        cut = length > grant or self.traces[place][at].truncated
-        read = int(self.read[place])
-        return Completion("", min(length, grant), "length" if cut else "stop", "server", input_tokens=read)
+    def answer(self, place: int, at: int, grant: int, so_far: Completion | None = None) -> Completion:
+        """The recorded answer under a limit; or the next part of it, for which everything is read again.
+
+        A server that continues has what it reads again in its cache; where the cached rate is not given it is the
+        full one.
+        """
+        age, read = so_far.tokens if so_far else 0, int(self.read[place])
+        rest = int(self.tokens[place, at]) - age
+        cut = rest > grant or self.traces[place][at].truncated
+        finish: Literal["stop", "length"] = "length" if cut else "stop"
+        fresh, again = (0, read + age) if so_far else (read, 0)
+        return Completion("", min(rest, grant), finish, "server", input_tokens=fresh, cached_tokens=again)
 
 
 def recorded_routes(traces: Sequence[Trace], routes: Sequence[Route]) -> Recorded:
@@ -192,20 +199,32 @@ class Result:
 Policy = Callable[[Recorded, Fold, float], Result]
 
 
-def routed(pool: Recorded, fold: Fold, budget: float, chosen: Sequence[int] | None = None, **options: object) -> Result:
+def routed(
+    pool: Recorded,
+    fold: Fold,
+    budget: float,
+    chosen: Sequence[int] | None = None,
+    *,
+    continuing: bool = False,
+    **options: object,
+) -> Result:
     """By the scheduler of `run --routes`, with `budget` dollars for all questions of the fold.
 
     Where it is known what answers say, several to a question vote, as many as the option `samples` allows.
+    `continuing`: the servers continue answers that were cut.
     """
     numbers = list(range(len(pool.routes))) if chosen is None else list(chosen)
     routes = [pool.routes[at] for at in numbers]
     column = {pool.routes[at].name: at for at in numbers}
     requests = [Request(str(i), "", body={"prompt": pool.prompts[i]}) for i in fold.places.tolist()]
+    if continuing:
+        options["can_continue"] = {route.name: lambda request: True for route in routes}
     scheduler = Routed(routes, max_tokens=pool.cap, **options)  # type: ignore[arg-type]
     scheduler.add(requests, [fold.forecasts[at] for at in numbers], voted=[bool(pool.said)] * len(requests))
 
     def answer(work: Work) -> Completion:
-        return pool.sample(work.sample).answer(int(fold.places[work.place]), column[work.route], work.grant)
+        recorded = pool.sample(work.sample)
+        return recorded.answer(int(fold.places[work.place]), column[work.route], work.grant, work.so_far)
 
     def vote(work: Work, _: Completion) -> str | None:
         said = pool.sample(work.sample).said
@@ -291,7 +310,9 @@ OURS: dict[str, Policy] = {
     "routes": lambda pool, fold, budget: routed(pool, fold, budget, whole=True),
     "routes x tokens": routed,
     "scouts": lambda pool, fold, budget: routed(pool, fold, budget, revisers=fold.revisers),
+    "continued": partial(routed, continuing=True),
 }
+_OVER = {"routes x tokens": "routes", "scouts": "routes x tokens", "continued": "routes x tokens"}
 BASELINES: dict[str, Policy] = {"uniform": uniform, "threshold": threshold, "cascade": cascade}
 
 
@@ -362,15 +383,14 @@ def route_rows(
         progress(number * (total // len(budgets)), total, f"${budget:.6f} a question")
         one = [run(partial(routed, chosen=[at]), budget) for at in _plausible(pool, budget)]
         row("tokens", max(one, key=lambda each: float(each.correct.mean())))
-        before: Result | None = None
+        results: dict[str, Result] = {}
         for name, policy in OURS.items():
-            result = run(policy, budget)
-            row(name, result)
-            if before is not None:  # question by question, over the line before
-                more = result.correct - before.correct
+            results[name] = run(policy, budget)
+            row(name, results[name])
+            if name in _OVER:  # question by question
+                more = results[name].correct - results[_OVER[name]].correct
                 low, high = interval(more)
                 rows[-1] |= {"more": 100 * float(more.mean()), "more_low": 100 * low, "more_high": 100 * high}
-            before = result
         known = clairvoyant(pool.correct, pool.cost, budget)
         row("clairvoyant", Result(np.full(len(pool), known), np.zeros((len(pool), len(names)))))
     return rows

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -78,7 +79,7 @@ def shuffled(pool: Recorded, seed: int) -> Recorded:
     return replace(found[0], more=found[1:], cap=pool.cap)
 
 
-def learned(pool: Recorded, fold: Fold) -> dict[str, float]:
+def learned(pool: Recorded, fold: Fold) -> dict[str, Any]:
     """The correlation between grades, and how often wrong answers agree, on the questions of the other folds."""
     each, grades, wrong = [pool, *pool.more], [], []
     for place in fold.known.tolist():

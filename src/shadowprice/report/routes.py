@@ -45,7 +45,7 @@ def write_report(results: Results, path: Path) -> None:
         file.write(report(results).encode())
 
 
-_OURS = ("ours", "tokens", "routes", "routes x tokens", "scouts")
+_OURS = ("ours", "tokens", "routes", "routes x tokens", "scouts", "continued")
 
 
 def _routes(rows: Sequence[Row]) -> list[str]:
