@@ -11,7 +11,7 @@ from shadowprice.cost import parse_budget
 from shadowprice.engine import Settings, make_scheduler
 from shadowprice.engine import simulate as engine
 from shadowprice.engine.landing import Lander
-from shadowprice.engine.metered import PartReader
+from shadowprice.engine.readings import PartReader
 from shadowprice.engine.scheduler import Round, Work
 from shadowprice.errors import InputError
 from shadowprice.forecast import Predictor, default, predict_all

@@ -4,6 +4,7 @@ scheduler   the protocol of a scheduler, and what all schedulers share
 reserved    any policy, cleared in rounds
 metered     serving by index
 lessons     when a run corrects its forecasts
+readings    what was read in the answers of a run
 guard       whether a run follows the index, or lets all answers grow to one level
 landing     wraps a scheduler: landings for what it leaves without a finished answer
 probing     which requests are asked for their final answer while they run
@@ -36,7 +37,8 @@ from typing import Any
 from shadowprice.cost import TOKENS, Rates
 from shadowprice.engine.auto import Auto
 from shadowprice.engine.landing import Lander
-from shadowprice.engine.metered import Metered, PartReader
+from shadowprice.engine.metered import Metered
+from shadowprice.engine.readings import PartReader
 from shadowprice.engine.reserved import Reserved
 from shadowprice.engine.scheduler import CanContinue, Scheduler
 from shadowprice.errors import InputError

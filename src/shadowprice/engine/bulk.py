@@ -144,8 +144,9 @@ def _chunks_between(
     order = np.lexsort((start, who))
     who, start, stage = who[order], start[order], stage[order]
     rows = np.flatnonzero(stage >= 0)
-    read = scheduler.readings(who.size, rows, who[rows], start[rows].astype(np.float64), texts[who[rows], stage[rows]])
-    if (before := scheduler.readings_of(active)) is not None:
+    some, everybody = texts[who[rows], stage[rows]], scheduler.corrected
+    read = scheduler.read.revised(who, rows, start[rows].astype(np.float64), some, everybody)
+    if (before := scheduler.read.readings(active, everybody)) is not None:
         for values, old in zip(read, before, strict=True):
             values[stage < 0] = old
     row, begin, stop, index = _joined(scheduler.chunks_of(who, start, read), scheduler.least)
@@ -181,4 +182,4 @@ def _keep_read(scheduler: Metered, request: NDArray[np.intp], stop: Ints, last: 
     """Passes on what was read where answers paused."""
     stage = np.minimum(np.searchsorted(_STAGES, stop), _STAGES.size - 1)
     for at in np.flatnonzero((_STAGES[stage] == stop) & (stop < last[request])).tolist():
-        scheduler.keep(int(request[at]), int(stop[at]), texts[request[at], stage[at]])
+        scheduler.read.keep(int(request[at]), int(stop[at]), texts[request[at], stage[at]])

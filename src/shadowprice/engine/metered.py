@@ -32,10 +32,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from shadowprice.arrays import Array
 from shadowprice.backends.base import join
@@ -43,22 +42,16 @@ from shadowprice.cost import TOKENS, Rates
 from shadowprice.engine._chunk_queue import Chunk, ChunkQueue
 from shadowprice.engine.guard import Guard
 from shadowprice.engine.lessons import Lessons
+from shadowprice.engine.readings import AnswersRead, PartReader, chunks_after
 from shadowprice.engine.recall import Call, call
 from shadowprice.engine.scheduler import LARGEST_CHUNK, TRIAL, Batch, CanContinue, Report, Round, Work, flagged, is_over
 from shadowprice.forecast.learning import recalibrate
 from shadowprice.forecast.loops import is_looping
-from shadowprice.forecast.reading import next_age, traits
+from shadowprice.forecast.reading import next_age
 from shadowprice.market.anytime import Anytime
-from shadowprice.market.gittins import Chunks, Readings, chunks
+from shadowprice.market.gittins import Chunks, Readings
 from shadowprice.market.level import steps_to
 from shadowprice.types import Completion, Forecast, Request, Result
-
-
-class PartReader(Protocol):
-    """What a scheduler needs of `forecast.reading.Reader`."""
-
-    def revise(self, places: Sequence[int], forecast: Forecast, age: Array, some: Array) -> Readings: ...
-
 
 _MARGIN = 1.5  # for answers in flight that turn out longer than expected
 
@@ -92,10 +85,7 @@ class Metered:
         reader: PartReader | None = None,
     ) -> None:
         self.chunk, self.concurrency, self.learn, self.anytime = chunk, concurrency, learn, anytime
-        self.end_loops, self.reader = end_loops, reader
-        self._parts: dict[
-            int, tuple[int, NDArray[np.float32]]
-        ] = {}  # by place: the age at which it was read, and its traits
+        self.end_loops, self.read = end_loops, AnswersRead(reader)
         self.rounds: list[Round] = []
         self._batch = Batch(max_tokens, attempts, rates, can_continue=can_continue or (lambda request: True))
         self.lessons, self._guard = Lessons(), Guard()
@@ -128,6 +118,11 @@ class Metered:
         return 1 if self._guard.level else min(self.chunk, self._usual)
 
     @property
+    def reads(self) -> bool:
+        """Whether parts of answers are read now. Answers that grow to a level are not."""
+        return self.read.reader is not None and self._guard.level is None
+
+    @property
     def price(self) -> float | None:
         return self.rounds[-1].price if self.rounds else None
 
@@ -145,7 +140,7 @@ class Metered:
         self._batch.restore(place, state)
         if isinstance(state, Completion):
             self._age[place] = self._batch.age(place)
-            self._read(place, self._batch.so_far[place])
+            self.read.take(place, self._batch.so_far[place])
         else:
             self._waiting[place] = False
             if state.completion is not None:
@@ -224,12 +219,12 @@ class Metered:
             return batch.answered(place, answer, report.correct)
         batch.so_far[place] = answer
         self._age[place] = answer.tokens
-        was_read = chunk.minus_index and part.usage_source != "assumed" and self._read(place, answer)
+        may_read = self.reads and chunk.minus_index and part.usage_source != "assumed"
+        was_read = may_read and self.read.take(place, answer)
         if chunk.minus_index and answer.tokens >= chunk.stop:
             self._outdated |= self.recalibrate(self._age, self._stopped)
-        if was_read and not self._outdated:
-            alone = np.array([place])
-            self._queue.replace(alone, self._chunks(alone, self._age[alone]))
+        if was_read:
+            self._revise(place)
         if continues is None:
             self._trial = place
         if continues is None or not self.hold(place):
@@ -238,56 +233,21 @@ class Metered:
 
     def release(self, place: int) -> None:
         """Lets a request that was held wait again."""
+        if place in self.left:
+            self._revise(place)
         self._cut.pop(place, None)
-        if place in self.left and not self._outdated:
-            plan = self._chunks(np.array([place]), self._age[[place]])
-            self._queue.replace(np.array([place]), plan)
         self._push(place)
+
+    def _revise(self, place: int) -> None:
+        """Replaces the chunks of a request after something new was learned about its answer."""
+        self._cut.pop(place, None)
+        if not self._outdated:
+            alone = np.array([place])
+            self._queue.replace(alone, self._chunks(alone, self._age[alone]))
 
     def close(self, stopped: str = "") -> Iterable[Result]:
         self._waiting[:] = False
         return self._batch.left(self.price, stopped)
-
-    # --- reading ------------------------------------------------------------------------------
-
-    @property
-    def reads(self) -> bool:
-        """Whether parts of answers are read now. Answers that grow to a level are not."""
-        return self.reader is not None and self._guard.level is None
-
-    def keep(self, place: int, age: int, some: ArrayLike) -> None:
-        """Keeps the traits of an answer at an age: they revise its forecast from now on."""
-        self._parts[place] = (age, np.asarray(some, dtype=np.float32))
-
-    def _read(self, place: int, answer: Completion) -> bool:
-        """Reads an answer that has come to another of the ages at which answers are read; returns whether it has."""
-        before = self._parts[place][0] if place in self._parts else 0
-        later = next_age(before)
-        if not self.reads or not answer.text or later is None or answer.tokens < later:
-            return False
-        self.keep(place, answer.tokens, traits(answer.text))
-        self._cut.pop(place, None)
-        return True
-
-    def readings_of(self, active: NDArray[np.intp]) -> Readings | None:
-        """What was read in the answers of these requests, by the present forecasts; None: nothing."""
-        rows = [row for row, place in enumerate(active.tolist()) if place in self._parts]
-        if self.reader is None or not rows:
-            return None
-        places = active[rows]
-        ages, some = zip(*(self._parts[place] for place in places.tolist()), strict=True)
-        return self.readings(active.size, np.array(rows), places, np.array(ages, float), np.stack(some))
-
-    def readings(
-        self, count: int, rows: NDArray[np.intp], places: NDArray[np.intp], age: Array, some: Array
-    ) -> Readings:
-        """Of `count` answers; those in `rows` belong to the requests at `places`, and have these traits at that age."""
-        assert self.reader is not None
-        found = Readings(np.zeros(count), np.ones(count), np.zeros(count))
-        revised = self.reader.revise(places.tolist(), self._corrected.take(places), age, some.astype(np.float32))
-        for values, new in zip(found, revised, strict=True):
-            values[rows] = new
-        return found
 
     # --- learning -----------------------------------------------------------------------------
 
@@ -304,19 +264,9 @@ class Metered:
         """Corrects all forecasts if a lesson is due; returns whether it did."""
         if not self.learn or not self.lessons.due(age, stopped):
             return False
-        self._corrected = self.recall(recalibrate, self._batch.forecast, self._as_forecast(age), stopped)
+        age = self.read.as_forecast(age, self._corrected)
+        self._corrected = self.recall(recalibrate, self._batch.forecast, age, stopped)
         return True
-
-    def _as_forecast(self, age: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The ages that answers would have reached if nothing had been read in them.
-
-        Those that seem long are stopped, which would make all answers look shorter. So what came after the reading
-        counts by how much of it was expected.
-        """
-        if (read := self.readings_of(np.arange(age.size))) is None:
-            return age
-        since = np.minimum(read.since, age)
-        return np.maximum(np.minimum(age, 1), np.rint(since + (age - since) / read.stretch).astype(np.int64))
 
     # --- the next chunk ------------------------------------------------------------------------
 
@@ -381,13 +331,12 @@ class Metered:
         return self._corrected
 
     def prospects(self, active: NDArray[np.intp], age: NDArray[np.int64]) -> Chunks:
-        """The chunks of requests from an age on, by their forecasts alone."""
-        return self.chunks_of(active, age, self.readings_of(active))
+        """The chunks of requests from an age on, by their forecasts and what was read in their answers."""
+        return self.chunks_of(active, age, self.read.readings(active, self._corrected))
 
     def chunks_of(self, active: NDArray[np.intp], age: NDArray[np.int64], read: Readings | None) -> Chunks:
-        """The chunks of requests from an age on, after what was read in their answers."""
         where = self._where(active, age)
-        return self.recall(_chunks_of, self._corrected, active, *where, self.anytime, *(read or ()))
+        return self.recall(chunks_after, self._corrected, active, *where, self.anytime, *(read or ()))
 
     def _known(self, active: NDArray[np.intp], age: NDArray[np.int64]) -> tuple[Forecast, Array, Array, Array]:
         """The arguments of `chunks`: forecasts, caps, ages and entry costs."""
@@ -495,15 +444,3 @@ class Metered:
         plan = self._chunks(np.array([place]), np.zeros(1, dtype=np.int64))
         worth = (plan.index >= (self.price or 0.0)) & (plan.stop <= share)
         return int(np.max(plan.stop[worth], initial=chunk.stop))
-
-
-def _chunks_of(
-    everybody: Forecast,
-    active: NDArray[np.intp],
-    cap: Array,
-    age: Array,
-    entry: Array,
-    anytime: Anytime | None,
-    *read: Array,
-) -> Chunks:
-    return chunks(everybody.take(active), cap, age, entry, anytime, Readings(*read) if read else None)

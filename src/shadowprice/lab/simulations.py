@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from shadowprice.arrays import Array
 from shadowprice.engine import HINDSIGHT, Settings, make_scheduler
 from shadowprice.engine.bulk import simulate_lengths
-from shadowprice.engine.metered import Metered, PartReader
+from shadowprice.engine.metered import Metered
+from shadowprice.engine.readings import PartReader
 from shadowprice.engine.recall import Recall
 from shadowprice.engine.reserved import Reserved
 from shadowprice.engine.scheduler import Work
