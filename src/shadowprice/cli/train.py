@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +17,10 @@ from shadowprice.cli.options import EXIT, Commands, add_command
 from shadowprice.errors import InputError, MissingExtra
 
 if TYPE_CHECKING:
+    from shadowprice.forecast import Forecaster
     from shadowprice.forecast.evaluation import Scores
     from shadowprice.forecast.training import Evaluation, Trainer
+    from shadowprice.types import Trace
 
 _DESCRIPTION = """\
 Learns from traces (see collect) how long the answer to a question will be and how likely it is to be correct.
@@ -35,6 +37,9 @@ forecaster is trained again on all traces and saved; the report is about the fir
 --from adapts an existing forecaster to another model; a hundred traces are enough. `default` is the one in
 the package. The report then also says how good it was before adapting; this means little if it was trained
 on the same questions.
+
+If the traces are of one model and have the texts of its answers (those of collect do), the forecaster also
+learns to read: a run by index then revises what it expects by what an answer says so far.
 
 --routes trains a forecaster for each model in the traces, in subfolders of OUT. It also learns how far their
 forecasts can be compared, what an answer of one model says about the others and, from several answers to a
@@ -147,6 +152,7 @@ def train(options: argparse.Namespace) -> int:
         print(f"forecaster -> {options.out}: kind {trainer.kind}, {training.sizes(traces)}")
         if evaluation:
             print(_summary(evaluation.report.overall, report_folder))
+        print(f"  reading    {_reading(trained.forecaster, traces)}")
     return DONE
 
 
@@ -227,6 +233,15 @@ def _write_report(evaluation: Evaluation, folder: str) -> None:
     with replacing([os.path.join(folder, name) for name in files]) as opened:
         for file, content in zip(opened, files.values(), strict=True):
             file.write(content)
+
+
+def _reading(forecaster: Forecaster, traces: Sequence[Trace]) -> str:
+    """What the forecaster learned about parts of answers."""
+    if forecaster.reader is not None:
+        return "a run by index reads answers on the way"
+    if not any(trace.response for trace in traces):
+        return "answers are not read on the way: the traces have no texts"
+    return "answers are not read on the way: adapt it to one model with --from, from 30 answers or more with texts"
 
 
 def _progress(*, quiet: bool) -> Callable[[str], None]:
