@@ -1,5 +1,6 @@
 """What a part of an answer says about the rest, in made-up answers of which it is known what they say."""
 
+import time
 from dataclasses import replace
 from itertools import pairwise
 
@@ -40,11 +41,22 @@ def read(reader, traces, age):
 
 
 class TestTraits:
-    @given(text=st.text(max_size=2000))
+    @given(text=st.text(st.characters(), max_size=2000))  # surrogates, too: servers may send halves of characters
     def test_of_any_text_are_finite(self, text):
         found = traits(text)
         assert len(found) == TRAITS
         assert np.all(np.isfinite(found))
+
+    @pytest.mark.parametrize("part", ["\n", " ", "#", "1", "step ", "\ud83d", "a"])
+    def test_of_long_texts_take_time_in_proportion(self, part):
+        def seconds(length):
+            text = part * length
+            start = time.process_time()
+            traits(text)
+            return time.process_time() - start
+
+        short, long = (min(seconds(length) for _ in range(3)) for length in (20_000, 200_000))
+        assert long < 40 * short + 0.05
 
     def test_do_not_depend_on_case(self):
         assert traits("Wait, so THE Answer Is 4.") == traits("wait, so the answer is 4.")

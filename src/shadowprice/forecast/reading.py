@@ -66,7 +66,7 @@ _MARKS = (
     ("=",),
     ("?",),
 )
-_NUMBERED = re.compile(r"(?:step |^\s*|#+ )(\d{1,2})[.:)]", re.MULTILINE)
+_NUMBERED = re.compile(r"(?:step |^[ \t]*|#{1,6} )(\d{1,2})[.:)]", re.MULTILINE)
 _TAIL, _RECENT = 300, 1500  # characters
 TRAITS = 2 * len(_MARKS) + 9
 _BASE = 3  # columns without traits
@@ -91,7 +91,7 @@ def traits(text: str) -> list[float]:
     tail, recent = lower[-_TAIL:], lower[-_RECENT:]
     found = [sum(map(part.count, words)) for words in _MARKS for part in (lower, tail)]
     box, final = lower.find("\\boxed"), lower.rfind("final answer")
-    packed = len(zlib.compress(recent.encode(), 1)) / max(1, len(recent))
+    packed = len(zlib.compress(recent.encode(errors="replace"), 1)) / max(1, len(recent))
     return [
         *np.log1p(found).tolist(),
         float(np.log1p(max((int(number) for number in _NUMBERED.findall(lower)), default=0))),
