@@ -96,7 +96,6 @@ def replay(
 ) -> Simulation:
     """Does the same with given forecasts; every request has its own id and one recorded answer."""
     probes = [probes_of(trace) for trace in answers]
-    reader = reader if all(trace.response for trace in answers) else None
     if settings.landing is not None and not all(0 in by_age for by_age in probes):
         raise InputError("landings can be simulated on probed traces only", fix="record them with collect --probe")
     scheduler = make_scheduler(settings, anytime=anytime, reader=reader)

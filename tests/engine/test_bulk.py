@@ -67,8 +67,8 @@ def test_the_same_tokens_and_the_same_prices(way, seed, n, share, cap, error, al
 class Readers:
     """Reads equals signs: the more of them, the shorter is what is left, and the likelier a correct answer."""
 
-    def revise(self, places, forecast, age, some):
-        signs = np.asarray(some)[:, SIGNS]
+    def revise(self, places, forecast, age, observed):
+        signs = np.asarray(observed)[:, SIGNS]
         return Readings(age, np.exp(1.5 - signs), signs - 1.5)
 
 

@@ -262,7 +262,7 @@ def test_answers_that_do_not_end_are_learned_from():
     made = scheduler(forecast)
     simulate(made, answers(length), 3000)
     assert made.lessons.taken > 3
-    assert made._corrected.tokens[-1] > forecast.tokens[-1]
+    assert made.corrected.tokens[-1] > forecast.tokens[-1]
 
 
 def test_answers_of_no_tokens_are_learned_from_without_harm():

@@ -96,7 +96,39 @@ class TestReader:
         own = answers(100, seed=2, model="c")
         assert reader.adapt(alike(own), own).own
         silent = [replace(trace, response=None) for trace in own]
-        assert reader.adapt(alike(own), silent) is reader
+        assert not reader.adapt(alike(own), silent).own
+
+    def test_of_another_model_is_not_used(self):
+        traces = answers(100, model="a")
+        reader = Reader.fit(alike(traces), traces)
+        other = answers(100, seed=1, model="b")
+        assert reader.own
+        assert reader.adapt(alike(other), other).own
+        assert not reader.adapt(alike(other), [replace(trace, response=None) for trace in other]).own
+        assert not reader.adapt(alike(other[:20]), other[:20]).own
+        both = [*traces, *other]
+        assert not reader.adapt(alike(both), both).own
+        assert not Reader.fit(alike(traces + other[:20]), traces + other[:20]).own
+
+    def test_several_answers_to_a_question_show_no_more_than_one(self):
+        rng = np.random.default_rng(0)
+        marks = ["wait", "hmm", "check", "=", "?", "thus", "step "]
+        traces = []
+        for question in range(40):
+            habit = " ".join(rng.choice(marks, 6))  # of the question, and it says nothing
+            solved = rng.random() < 0.5
+            for sample in range(8):
+                text = (f"{habit} x{sample} " * 600)[:2400]
+                traces.append(
+                    Trace(f"{question}", f"What is {question}?", 600, solved, model="m", sample=sample, response=text)
+                )
+        reader = Reader.fit(alike(traces), traces)
+        _, revised = read(reader, traces, 128)
+        assert np.abs(revised.odds).max() < 0.5
+
+    def test_hidden_reasoning_is_not_read(self):
+        short = [replace(trace, response=trace.response[: trace.tokens // 3]) for trace in answers(100)]
+        assert Reader.fit(alike(short), short) is None
 
     def test_a_model_that_says_the_opposite_is_not_read_like_the_others(self):
         traces = [trace for seed in range(3) for trace in answers(100, seed, model=f"m{seed}")]

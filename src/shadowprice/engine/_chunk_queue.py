@@ -24,12 +24,13 @@ class Chunk(NamedTuple):
 class ChunkQueue:
     """Finds the best chunk in O(log n). Decides nothing: `Metered` says which requests wait, and how old they are."""
 
-    def __init__(self) -> None:
+    def __init__(self, pause: Callable[[int, int], int | None] = lambda place, age: None) -> None:
+        """`pause` says at which age after this one a chunk of the request has to end, by place and age; None: any."""
+        self._pause = pause
         self._heap: list[Chunk] = []
         # Where chunks stop and their index, by place: in slices of arrays, or for some requests in arrays of their own.
         self._first, self._stops, self._index = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0)
         self._own: dict[int, tuple[NDArray[np.int64], NDArray[np.float64]]] = {}
-        self.pause: Callable[[int], int | None] = lambda age: None  # the age after this one at which a chunk has to end
 
     def clear(self) -> None:
         """Frees the arrays, which are large, before new ones are made."""
@@ -61,7 +62,7 @@ class ChunkQueue:
         if at == stops.size:
             return None
         last = at + int(np.searchsorted(stops[at:], age + least))
-        stop, pause = int(stops[min(last, stops.size - 1)]), self.pause(age)
+        stop, pause = int(stops[min(last, stops.size - 1)]), self._pause(place, age)
         return Chunk(-float(index[at]), place, age, stop if pause is None else min(stop, pause))
 
     def push(self, chunk: Chunk) -> None:

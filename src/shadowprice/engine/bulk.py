@@ -36,7 +36,8 @@ def simulate_lengths(
     """Drives a scheduler over answers that end after `ends` tokens, one for each of its requests.
 
     `cap` is the `max_tokens` of the scheduler. An answer with an end above it never ends. A scheduler that reads needs
-    the traits of every answer at `forecast.reading.AGES`: `texts[i, k]` are those of answer i at the k-th age.
+    the traits of every answer at `forecast.reading.AGES`: `texts[i, k]` are those of answer i at the k-th age, NaN if
+    the answer has no text.
     """
     if isinstance(scheduler, Metered):
         return _by_index(scheduler, ends, budget, cap, texts)
@@ -138,19 +139,22 @@ def _chunks_between(
 ) -> tuple[NDArray[np.intp], Ints, Ints]:
     """The same for answers that are read on the way. They pause at every age at which they are read, up to their end,
     and what was read there decides on their chunks up to the next."""
-    later, stage = np.nonzero((age[active, None] < _STAGES) & (last[active, None] > _STAGES))
+    readable = ~np.isnan(texts[active, 0, 0])
+    later, stage = np.nonzero((age[active, None] < _STAGES) & (last[active, None] > _STAGES) & readable[:, None])
     stage = np.append(np.full(active.size, -1), stage)  # -1: the present age
     who, start = np.append(active, active[later]), np.append(age[active], _STAGES[stage[active.size :]])
     order = np.lexsort((start, who))
     who, start, stage = who[order], start[order], stage[order]
     rows = np.flatnonzero(stage >= 0)
-    some, everybody = texts[who[rows], stage[rows]], scheduler.corrected
-    read = scheduler.read.revised(who, rows, start[rows].astype(np.float64), some, everybody)
-    if (before := scheduler.read.readings(active, everybody)) is not None:
+    observed, everybody = texts[who[rows], stage[rows]], scheduler.corrected
+    read = scheduler.answers_read.revised(who, rows, start[rows].astype(np.float64), observed, everybody)
+    if (before := scheduler.answers_read.readings(active, everybody)) is not None:
         for values, old in zip(read, before, strict=True):
             values[stage < 0] = old
     row, begin, stop, index = _joined(scheduler.chunks_of(who, start, read), scheduler.least)
-    pause = np.append(_STAGES, np.iinfo(np.int64).max)[np.searchsorted(_STAGES, start, side="right")]
+    never = np.iinfo(np.int64).max
+    pause = np.append(_STAGES, never)[np.searchsorted(_STAGES, start, side="right")]
+    pause[np.isnan(texts[who, 0, 0])] = never
     inside = begin < pause[row]
     row, begin, stop, index = row[inside], begin[inside], np.minimum(stop, pause[row])[inside], index[inside]
     # An answer whose chunks end before the pause does not come to the next age.
@@ -181,5 +185,6 @@ def _best_first(
 def _keep_read(scheduler: Metered, request: NDArray[np.intp], stop: Ints, last: Ints, texts: Array) -> None:
     """Passes on what was read where answers paused."""
     stage = np.minimum(np.searchsorted(_STAGES, stop), _STAGES.size - 1)
-    for at in np.flatnonzero((_STAGES[stage] == stop) & (stop < last[request])).tolist():
-        scheduler.read.keep(int(request[at]), int(stop[at]), texts[request[at], stage[at]])
+    paused = (_STAGES[stage] == stop) & (stop < last[request]) & ~np.isnan(texts[request, 0, 0])
+    for at in np.flatnonzero(paused).tolist():
+        scheduler.answers_read.keep(int(request[at]), int(stop[at]), texts[request[at], stage[at]])

@@ -85,15 +85,15 @@ class Metered:
         reader: PartReader | None = None,
     ) -> None:
         self.chunk, self.concurrency, self.learn, self.anytime = chunk, concurrency, learn, anytime
-        self.end_loops, self.read = end_loops, AnswersRead(reader)
+        self.end_loops, self.answers_read = end_loops, AnswersRead(reader)
         self.rounds: list[Round] = []
         self._batch = Batch(max_tokens, attempts, rates, can_continue=can_continue or (lambda request: True))
         self.lessons, self._guard = Lessons(), Guard()
-        self._corrected = self._batch.forecast
+        self.corrected = self._batch.forecast  # by what the run has shown
         self._age: NDArray[np.int64] = np.zeros(0, dtype=np.int64)  # tokens generated; 0 if unknown
         self._stopped: NDArray[np.bool_] = np.zeros(0, dtype=bool)  # the model ended its answer at that age
         self._waiting: NDArray[np.bool_] = np.zeros(0, dtype=bool)  # neither ended nor in flight
-        self._queue = ChunkQueue()
+        self._queue = ChunkQueue(self._pause)
         self._usual = chunk  # median length by the current forecasts
         self._outdated = True  # the queue: forecasts changed or requests were added
         self._ample = 0.0  # tokens that cover any `concurrency` requests: with more, nobody has to wait for others
@@ -119,31 +119,33 @@ class Metered:
 
     @property
     def reads(self) -> bool:
-        """Whether parts of answers are read now. Answers that grow to a level are not."""
-        return self.read.reader is not None and self._guard.level is None
+        """Whether parts of answers are read now; those that grow to a level are not."""
+        return self.answers_read.reader is not None and self._guard.level is None
 
     @property
     def price(self) -> float | None:
         return self.rounds[-1].price if self.rounds else None
 
     def add(self, requests: Sequence[Request], forecast: Forecast) -> None:
+        none = np.zeros(len(requests), dtype=np.int64)
+        age = np.append(self.answers_read.as_forecast(self._age, self.corrected), none)
         self._batch.add(requests, forecast)
-        more = len(requests)
-        self._age = np.concatenate([self._age, np.zeros(more, dtype=np.int64)])
-        self._stopped = np.concatenate([self._stopped, np.zeros(more, dtype=bool)])
-        self._waiting = np.concatenate([self._waiting, np.ones(more, dtype=bool)])
+        self._age = np.append(self._age, none)
+        self._stopped = np.append(self._stopped, none > 0)
+        self._waiting = np.append(self._waiting, none == 0)
         forecast = self._batch.forecast
-        self._corrected = recalibrate(forecast, self._age, self._stopped) if self.lessons.taken else forecast
+        self.corrected = recalibrate(forecast, age, self._stopped) if self.lessons.taken else forecast
         self._outdated = True
 
     def restore(self, place: int, state: Result | Completion, *, sample: int = 0, landing: bool = False) -> None:
         self._batch.restore(place, state)
         if isinstance(state, Completion):
             self._age[place] = self._batch.age(place)
-            self.read.take(place, self._batch.so_far[place])
+            self.answers_read.take(place, self._batch.so_far[place])
         else:
             self._waiting[place] = False
             if state.completion is not None:
+                self.answers_read.take_ended(place, state.completion)
                 self._learn_length(place, state.completion)
         self._outdated = True
 
@@ -175,6 +177,8 @@ class Metered:
             if chunk.age and continues is False:  # a part of an earlier execution, by another server
                 self._restart(place)
                 continue
+            if continues is False:  # it may have been queued up to a pause
+                chunk = self._next_chunk(place) or chunk
             if continues is None and self._trial not in (None, place):
                 return None
             if self._running and self._must_wait(place, available):
@@ -219,8 +223,7 @@ class Metered:
             return batch.answered(place, answer, report.correct)
         batch.so_far[place] = answer
         self._age[place] = answer.tokens
-        may_read = self.reads and chunk.minus_index and part.usage_source != "assumed"
-        was_read = may_read and self.read.take(place, answer)
+        was_read = bool(self.reads and chunk.minus_index) and self.answers_read.take(place, answer)
         if chunk.minus_index and answer.tokens >= chunk.stop:
             self._outdated |= self.recalibrate(self._age, self._stopped)
         if was_read:
@@ -233,10 +236,13 @@ class Metered:
 
     def release(self, place: int) -> None:
         """Lets a request that was held wait again."""
-        if place in self.left:
-            self._revise(place)
-        self._cut.pop(place, None)
+        self._revise(place)
         self._push(place)
+
+    def _pause(self, place: int, age: int) -> int | None:
+        """The next age at which an answer pauses to be read."""
+        pauses = self.reads and not self._batch.rates.priced and self._batch.continues(place) is not False
+        return next_age(age) if pauses else None
 
     def _revise(self, place: int) -> None:
         """Replaces the chunks of a request after something new was learned about its answer."""
@@ -264,8 +270,8 @@ class Metered:
         """Corrects all forecasts if a lesson is due; returns whether it did."""
         if not self.learn or not self.lessons.due(age, stopped):
             return False
-        age = self.read.as_forecast(age, self._corrected)
-        self._corrected = self.recall(recalibrate, self._batch.forecast, age, stopped)
+        age = self.answers_read.as_forecast(age, self.corrected)
+        self.corrected = self.recall(recalibrate, self._batch.forecast, age, stopped)
         return True
 
     # --- the next chunk ------------------------------------------------------------------------
@@ -275,7 +281,6 @@ class Metered:
         self._queue.clear()
         waiting, running = np.flatnonzero(self._waiting), np.array(sorted(self._running), dtype=np.intp)
         plan = self.plan(waiting, self._age[waiting], available)
-        self._queue.pause = next_age if self.reads and not self._batch.rates.priced else lambda age: None
         self._queue.fill(len(self._batch), waiting, plan)
         self._queue.replace(running, self._chunks(running, self._age[running]))
         self._queue.start(waiting, self._age, self.least)
@@ -285,11 +290,11 @@ class Metered:
     def plan(self, active: NDArray[np.intp], age: NDArray[np.int64], available: int) -> Chunks:
         """Starts a round: the chunks of the `active` requests, which have generated `age` tokens, and their price."""
         rates = self._batch.rates
-        self._usual = max(1, int(np.median(self._corrected.tokens)))
+        self._usual = max(1, int(np.median(self.corrected.tokens)))
         tokens = self._tokens(available)
         plan = self._by_probes(self.prospects(active, age), active)
         if self.anytime is None:
-            self._guard.decide(self.lessons.taken, self._corrected, plan, self._known(active, age), tokens)
+            self._guard.decide(self.lessons.taken, self.corrected, plan, self._known(active, age), tokens)
         if self._guard.level:
             plan = self._chunks(active, age)
         price = plan.price(tokens)
@@ -325,22 +330,16 @@ class Metered:
         granted = [*(work.grant for work in self._running.values()), 0]
         return left < _MARGIN * float(np.maximum(needs - granted, 0.0).sum())
 
-    @property
-    def corrected(self) -> Forecast:
-        """The forecasts, corrected by what the run has shown."""
-        return self._corrected
-
     def prospects(self, active: NDArray[np.intp], age: NDArray[np.int64]) -> Chunks:
-        """The chunks of requests from an age on, by their forecasts and what was read in their answers."""
-        return self.chunks_of(active, age, self.read.readings(active, self._corrected))
+        """The chunks of requests from an age on."""
+        return self.chunks_of(active, age, self.answers_read.readings(active, self.corrected))
 
     def chunks_of(self, active: NDArray[np.intp], age: NDArray[np.int64], read: Readings | None) -> Chunks:
-        where = self._where(active, age)
-        return self.recall(chunks_after, self._corrected, active, *where, self.anytime, *(read or ()))
+        return self.recall(chunks_after, self.corrected, active, *self._where(active, age), self.anytime, *(read or ()))
 
     def _known(self, active: NDArray[np.intp], age: NDArray[np.int64]) -> tuple[Forecast, Array, Array, Array]:
         """The arguments of `chunks`: forecasts, caps, ages and entry costs."""
-        return self._corrected.take(active), *self._where(active, age)
+        return self.corrected.take(active), *self._where(active, age)
 
     def _where(self, active: NDArray[np.intp], age: NDArray[np.int64]) -> tuple[Array, Array, Array]:
         """Caps, ages and entry costs."""

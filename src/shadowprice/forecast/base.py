@@ -45,12 +45,8 @@ class Forecaster(ABC):
     Truncated traces are censored: their answers are longer than what is recorded.
     """
 
+    reader: Reader | None = None  # reads parts of answers; None: it was not trained on texts of the model that answers
     anytime: Anytime | None = None  # what stopped answers are worth once they are asked for; None: unknown
-
-    @property
-    def reader(self) -> Reader | None:
-        """Reads parts of answers; None: it was not trained on texts of the model that answers."""
-        return None
 
     @abstractmethod
     def fit(self, traces: Sequence[Trace]) -> Self: ...

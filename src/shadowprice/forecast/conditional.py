@@ -36,18 +36,27 @@ def remaining(forecast: Forecast, age: ArrayLike) -> Forecast:
     part, past = forecast.take(begun), np.broadcast_to(past, (n,))[begun]
     if part.shape is not None:
         return _remaining_of_shape(forecast, part, part.shape, past, begun)
-    alive = _survival(past, part.tokens, part.spread, part.tail)
-    correct_to_come = part.solve * _survival(past, part.solved_tokens, part.solved_spread, part.tail)
-    with np.errstate(divide="ignore", invalid="ignore"):  # 0 / 0: older than any answer, so that nothing is known
-        solve = np.where(alive > 0, correct_to_come / alive, part.solve)
     return Forecast(
         _replaced(forecast.tokens, begun, _median_left(past, part.tokens, part.spread, part.tail)),
         forecast.spread,
-        _replaced(forecast.solve, begun, np.clip(solve, 0.0, 1.0)),
+        _replaced(forecast.solve, begun, chance_left(part, past)),
         forecast.tail,
         _replaced(forecast.solved_tokens, begun, _median_left(past, part.solved_tokens, part.solved_spread, part.tail)),
         forecast.solved_spread,
     )
+
+
+def chance_left(forecast: Forecast, age: Array) -> Array:
+    """The chance that a correct answer is still to come, of requests that have come to these ages."""
+    if forecast.shape is not None:
+        z = (np.log(np.maximum(age, 1e-9)) - np.log(forecast.solved_tokens)) / forecast.solved_spread
+        to_come = forecast.solve * forecast.shape.survival(z)[0]
+        alive = forecast.shape.longer(z, forecast.solve)
+    else:
+        alive = _survival(age, forecast.tokens, forecast.spread, forecast.tail)
+        to_come = forecast.solve * _survival(age, forecast.solved_tokens, forecast.solved_spread, forecast.tail)
+    with np.errstate(divide="ignore", invalid="ignore"):  # 0 / 0: older than any answer, so that nothing is known
+        return np.clip(np.where(alive > 0, to_come / alive, forecast.solve), 0.0, 1.0)
 
 
 def _remaining_of_shape(
@@ -67,7 +76,7 @@ def _remaining_of_shape(
     return Forecast(
         _replaced(forecast.tokens, begun, median_left(alive, some.solve)),
         forecast.spread,
-        _replaced(forecast.solve, begun, some.solve * correct / alive),
+        _replaced(forecast.solve, begun, chance_left(some, past)),
         forecast.tail,
         _replaced(forecast.solved_tokens, begun, median_left(correct, np.ones_like(past))),
         forecast.solved_spread,

@@ -27,7 +27,7 @@ import re
 import zlib
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -39,15 +39,15 @@ from scipy.special import logit
 
 from shadowprice.arrays import Array
 from shadowprice.forecast.calibration import Calibration
-from shadowprice.forecast.conditional import remaining
+from shadowprice.forecast.conditional import chance_left, remaining
 from shadowprice.forecast.loops import is_looping
-from shadowprice.forecast.splits import question_key
+from shadowprice.forecast.splits import folds, questions_of
 from shadowprice.market.gittins import Readings
-from shadowprice.types import Forecast, Trace
+from shadowprice.types import Completion, Forecast, Trace
 
 AGES = (64, 128, 192, 256, 384, 512, 768, *(1024 * 2**n * part // 2 for n in range(6) for part in (2, 3)))  # tokens
 _FILE = "reader.npz"
-_FEWEST = 30  # answers of a model
+_FEWEST = 30  # questions of a model
 _FOLDS = 5
 _EACH = 2  # answers to a question
 _MOST = 600  # answers of a model
@@ -125,11 +125,11 @@ class Sums(NamedTuple):
 class _Rows(NamedTuple):
     """Parts of recorded answers, one a row, with what was left of the whole.
 
-    answer   the number of the answer
-    targets  log R - log m, and correct - p
+    question  the number of the question
+    targets   log R - log m, and correct - p
     """
 
-    answer: NDArray[np.int64]
+    question: NDArray[np.intp]
     traits: Array
     age: Array
     targets: Array
@@ -144,8 +144,8 @@ class Reader:
 
     centre, scale  mean and standard deviation of the traits
     sums           of the rows that it was fitted to
-    own            whether answers of the model that it reads are among them. If not, it is not used: it has to be
-                   adapted first
+    own            whether the latest traces were of one model and had texts: that is the model it reads. If not, it is
+                   not used
     for_length     x . length becomes shift + turn (log age - 5.5) + slope x . length
     for_correct    x . correct becomes shift + slope x . correct
     """
@@ -164,43 +164,42 @@ class Reader:
         Each of several models is calibrated by itself: its habits are not what is to be read. None: too few answers
         have a text.
         """
-        by_model = [*_by_model(forecast, traces)]
+        models = dict.fromkeys(trace.model for trace in traces)
+        by_model = [rows for model in models if (rows := _calibrated_rows(model, forecast, traces)) is not None]
         if not by_model:
             return None
         every = np.concatenate([rows.traits for rows in by_model])
         centre, scale = every.mean(axis=0), every.std(axis=0) + 1e-3
-        if len(by_model) == 1:
+        if len(models) == 1:
             nothing = Sums(np.zeros((_COLUMNS, _COLUMNS)), np.zeros((_COLUMNS, 2)))
             return cls(centre, scale, nothing, own=True)._with(by_model[0])
         sums = [_sums(rows.columns(centre, scale), rows.targets, np.sqrt(_ROWS / len(rows.age))) for rows in by_model]
         return cls(centre, scale, sum(sums[1:], sums[0]), own=False)
 
     def adapt(self, forecast: Forecast, traces: Sequence[Trace]) -> Self:
-        """For the model of these traces; `forecast` is calibrated to it. Without texts it stays as it is."""
-        rows = _rows(forecast, traces)
-        if rows is None or np.unique(rows.answer).size < _FEWEST:
-            return self
-        return self._with(rows)
+        """For the model of these traces; `forecast` is calibrated to it. It is not used for a model without texts, or
+        for several models."""
+        rows = _rows(forecast, traces) if len({trace.model for trace in traces}) == 1 else None
+        return self._with(rows) if rows is not None else replace(self, own=False)
 
     def _with(self, rows: _Rows) -> Self:
         """A reader that also knows these rows, of the model that it is to read."""
-        x, fold = rows.columns(self.centre, self.scale), rows.answer % _FOLDS
+        x, fold = rows.columns(self.centre, self.scale), folds(rows.question, _FOLDS)
         own = [_sums(x[fold == each], rows.targets[fold == each], _OWN) for each in range(_FOLDS)]
-        # How far results hold is seen on answers that a reader has not seen.
+        # How far results hold is seen on questions that a reader has not seen.
         unseen = np.empty((len(x), 2))
         for each in range(_FOLDS):
             others = sum((sums for number, sums in enumerate(own) if number != each), self.sums)
             unseen[fold == each] = x[fold == each] @ _weights(others)
         return self._scaled(sum(own, self.sums), rows, unseen)
 
-    def revise(self, places: Sequence[int], forecast: Forecast, age: Array, some: Array) -> Readings:
-        """From the forecasts of some requests, the ages at which their answers were read, and the traits there.
+    def revise(self, places: Sequence[int], forecast: Forecast, age: Array, observed: Array) -> Readings:
+        """From forecasts of some requests, the ages at which their answers were read, and the traits observed there.
 
         `places` say which requests these are; it is the same reader for all.
         """
-        rest = remaining(forecast, age)
-        chance = np.broadcast_to(rest.solve, age.shape)
-        x = _columns(some, age, self.centre, self.scale)
+        chance = chance_left(forecast, age)
+        x = _columns(observed, age, self.centre, self.scale)
         shift, turn, slope = self.for_length
         longer = shift + turn * (np.log(age) - _MIDDLE) + slope * (x @ self._weights[:, 0])
         shift, slope = self.for_correct
@@ -218,9 +217,9 @@ class Reader:
         On average a reading changes nothing, since the forecast is calibrated.
         """
         one, since = np.ones(len(found)), np.log(rows.age) - _MIDDLE
-        answers = _INDEPENDENT * np.unique(rows.answer).size / len(found)
-        length = _scale(np.column_stack([one, since]), found[:, 0], rows.targets[:, 0], answers / _NOISE)
-        correct = _scale(one[:, None], found[:, 1], rows.targets[:, 1], answers / _GRADE_NOISE)
+        known = _INDEPENDENT * np.unique(rows.question).size / len(found)
+        length = _scale(np.column_stack([one, since]), found[:, 0], rows.targets[:, 0], known / _NOISE)
+        correct = _scale(one[:, None], found[:, 1], rows.targets[:, 1], known / _GRADE_NOISE)
         return replace(self, sums=sums, own=True, for_length=length, for_correct=correct)
 
     # --- saving --------------------------------------------------------------------------------
@@ -255,12 +254,14 @@ class Reader:
         square += np.triu(square, 1).T
         own, shift, turn, slope, of_chance, of_odds = found["scaled"].tolist()
         sums = Sums(square, found["targets"])
-        return cls(found["centre"], found["scale"], sums, bool(own), (shift, turn, slope), (of_chance, of_odds))
+        reader = cls(found["centre"], found["scale"], sums, bool(own), (shift, turn, slope), (of_chance, of_odds))
+        _ = reader._weights  # a LinAlgError, which is a ValueError, if they cannot be found
+        return reader
 
 
-def _columns(some: Array, age: Array, centre: Array, scale: Array) -> Array:
+def _columns(observed: Array, age: Array, centre: Array, scale: Array) -> Array:
     since = np.log(age) - _MIDDLE
-    standard = np.clip((some - centre) / scale, -_EDGE, _EDGE)
+    standard = np.clip((observed - centre) / scale, -_EDGE, _EDGE)
     return np.column_stack([np.ones_like(since), since, since**2, standard, standard * since[:, None]])
 
 
@@ -285,47 +286,61 @@ def _scale(at: Array, found: Array, wanted: Array, weight: float) -> tuple[float
     return *(-slope * means[:, 0]).tolist(), slope
 
 
-def _by_model(forecast: Forecast, traces: Sequence[Trace]) -> Iterator[_Rows]:
-    models: dict[str, list[int]] = {}
-    seen: Counter[tuple[str, str]] = Counter()
-    for place, trace in enumerate(traces):
-        if trace.response and trace.correct is not None and trace.tokens > 0:
-            key = trace.model, question_key(trace.prompt)
-            seen[key] += 1
-            if seen[key] <= _EACH:
-                models.setdefault(trace.model, []).append(place)
-    for places in models.values():
-        if len(places) >= _FEWEST:
-            places = places[:: -(-len(places) // _MOST)]
-            own = [traces[place] for place in places]
-            some = forecast.take(places)
-            if (rows := _rows(Calibration.fit(some, own).apply(some), own)) is not None:
-                yield rows
+def _calibrated_rows(model: str, forecast: Forecast, traces: Sequence[Trace]) -> _Rows | None:
+    """The rows of one of several models, with its forecasts calibrated to it."""
+    places = [place for place, trace in enumerate(traces) if trace.model == model]
+    if len(places) < _FEWEST:
+        return None
+    own, some = [traces[place] for place in places], forecast.take(places)
+    return _rows(Calibration.fit(some, own).apply(some), own)
 
 
 def _rows(forecast: Forecast, traces: Sequence[Trace]) -> _Rows | None:
-    """The parts of answers at `AGES`, of those that are longer."""
-    usable = [at for at, trace in enumerate(traces) if trace.response and trace.correct is not None]
+    """The parts of answers at `AGES`, of those that are longer; None: of too few questions."""
+    question = questions_of(traces)
+    answers: Counter[int] = Counter()
+    usable = []
+    for place, trace in enumerate(traces):
+        if trace.correct is not None and is_readable(trace):
+            answers[int(question[place])] += 1
+            if answers[int(question[place])] <= _EACH:
+                usable.append(place)
+    usable = usable[:: -(-len(usable) // _MOST) or 1]
+    if len({int(question[place]) for place in usable if traces[place].tokens > AGES[0]}) < _FEWEST:
+        return None
     parts = []
     for age in AGES:
-        places = [at for at in usable if traces[at].tokens > age]
+        places = [place for place in usable if traces[place].tokens > age]
         if not places:
             break
-        own = [traces[at] for at in places]
+        own = [traces[place] for place in places]
         rest = remaining(forecast.take(places), float(age))
         left = np.log(rest.tokens)
         more = np.log([trace.tokens - age for trace in own]) + _LONGER * np.array([trace.truncated for trace in own])
-        chance = np.broadcast_to(rest.solve, left.shape)
         correct = np.array([float(trace.correct is True and not trace.truncated) for trace in own])
         parts.append(
             _Rows(
-                np.array(places),
+                question[places],
                 np.array([traits(text_at(trace, age)) for trace in own]),
                 np.full(len(own), float(age)),
-                np.column_stack([np.clip(more - left, -_CLIP, _CLIP), correct - chance]),
+                np.column_stack([np.clip(more - left, -_CLIP, _CLIP), correct - rest.solve]),
             )
         )
-    return _Rows(*map(np.concatenate, zip(*parts, strict=True))) if parts else None
+    return _Rows(*map(np.concatenate, zip(*parts, strict=True)))
+
+
+def is_readable(trace: Trace) -> bool:
+    """Whether a recorded answer has the text of its tokens. Hidden reasoning is counted, and has none."""
+    return _has_text(trace.response or "", trace.tokens)
+
+
+def can_read(answer: Completion) -> bool:
+    """The same for an answer so far."""
+    return answer.usage_source != "assumed" and _has_text(answer.text, answer.tokens)
+
+
+def _has_text(text: str, tokens: int) -> bool:
+    return tokens > 0 and 2 * (len(text) + 1) >= tokens
 
 
 def text_at(trace: Trace, age: int) -> str:

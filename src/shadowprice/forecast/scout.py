@@ -25,7 +25,6 @@ from shadowprice.errors import InputError
 from shadowprice.forecast import load
 from shadowprice.forecast.base import Forecaster
 from shadowprice.forecast.folder import description, written
-from shadowprice.forecast.reading import Reader
 from shadowprice.forecast.revise import Evidence, Reviser
 from shadowprice.forecast.shared import without_shared_text
 from shadowprice.forecast.splits import held_out, question_key
@@ -85,7 +84,7 @@ class ScoutForecaster(Forecaster):
 
     def __init__(self, forecaster: Forecaster, reviser: Reviser, usual: Forecaster, scout: str) -> None:
         self.scout = scout
-        self.anytime = usual.anytime
+        self.anytime, self.reader = usual.anytime, usual.reader
         self._forecaster, self._reviser, self._usual = forecaster, reviser, usual
         self._answers: ScoutAnswers | None = None
         self._found = 0  # answers of the scout that were used
@@ -98,10 +97,6 @@ class ScoutForecaster(Forecaster):
         copied = copy(self)
         copied._answers, copied._found = answers, 0
         return copied
-
-    @property
-    def reader(self) -> Reader | None:
-        return self._usual.reader
 
     def fit(self, traces: Sequence[Trace]) -> Self:
         raise InputError("this forecaster is trained with a scout", fix="use train --scout")

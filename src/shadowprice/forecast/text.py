@@ -124,11 +124,7 @@ class TextForecaster(Forecaster):
         self._weights: _Weights | None = None
         self._numbers: _Numbers | None = None
         self._calibration = Calibration()
-        self._reader: Reader | None = None
-
-    @property
-    def reader(self) -> Reader | None:
-        return self._reader if self._reader and self._reader.own else None
+        self._reader: Reader | None = None  # `reader`, or one that has to be adapted first
 
     def fit(self, traces: Sequence[Trace]) -> Self:
         self._learn(traces, None)
@@ -227,13 +223,16 @@ class TextForecaster(Forecaster):
         self._calibration = Calibration.fit(forecast, used)
         calibrated = self._calibration.apply(forecast)
         self.anytime = fit_landing(calibrated, used)
-        self._reader = reader.adapt(calibrated, used) if reader else Reader.fit(forecast, used)
+        self._keep(reader.adapt(calibrated, used) if reader else Reader.fit(forecast, used))
         self.trained_on = {
             "traces": len(used),
             "questions": int(first.size),
             "models": sorted({trace.model for trace in used}),
             "datasets": sorted({trace.dataset for trace in used}),
         }
+
+    def _keep(self, reader: Reader | None) -> None:
+        self._reader, self.reader = reader, reader if reader and reader.own else None
 
     def _cross_fit(self, design: sparse.csr_array, before: Array, wanted: Array, *, only_mean: bool = False) -> Array:
         """The scores of every question from a regression that has not seen it."""
@@ -317,7 +316,7 @@ class TextForecaster(Forecaster):
                 raise ValueError("its weights are not finite")
             found._weights, found.trained_on = weights, dict(about["trained_on"])
             found._calibration = Calibration.from_dict(about["calibration"])
-            found._reader = Reader.load(Path(folder))
+            found._keep(Reader.load(Path(folder)))
             found.anytime = Anytime.from_dict(about["anytime"]) if about.get("anytime") else None
         except InputError:  # of a part, and says what is damaged
             raise

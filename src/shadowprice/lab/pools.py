@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from shadowprice.arrays import Array
 from shadowprice.errors import InputError
 from shadowprice.forecast import Forecaster
-from shadowprice.forecast.reading import AGES, TRAITS, Reader, text_at, traits
+from shadowprice.forecast.reading import AGES, TRAITS, Reader, is_readable, text_at, traits
 from shadowprice.forecast.splits import folds, question_key
 from shadowprice.forecast.text import TextForecaster
 from shadowprice.market.anytime import Anytime
@@ -122,11 +122,14 @@ class Pool(Recorded):
 
     @cached_property
     def texts(self) -> Array | None:
-        """The traits of every answer at the ages at which it is read; None: nothing reads, or some have no text."""
-        if self.reader is None or not all(trace.response for trace in self.first):
+        """The traits of every answer at the ages at which it is read, NaN if it has no text; None: nothing is read."""
+        if self.reader is None:
             return None
         found = np.zeros((len(self), len(AGES), TRAITS))
         for place, trace in enumerate(self.first):
+            if not is_readable(trace):
+                found[place] = np.nan
+                continue
             for stage, age in enumerate(AGES):
                 if age >= self.cap or (age >= trace.tokens and not trace.truncated):
                     break
@@ -137,7 +140,10 @@ class Pool(Recorded):
         """Some of the questions."""
         questions = [self.questions[place] for place in places]
         reader = self.reader and self.reader.take(places)
-        return replace(self, questions=questions, forecast=self.forecast.take(places), reader=reader)
+        taken = replace(self, questions=questions, forecast=self.forecast.take(places), reader=reader)
+        if "texts" in self.__dict__ and self.texts is not None:  # they take long to make
+            taken.__dict__["texts"] = self.texts[places]
+        return taken
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,12 +156,12 @@ class PoolReader:
     def take(self, places: NDArray[np.intp]) -> PoolReader:
         return replace(self, which=self.which[places])
 
-    def revise(self, places: Sequence[int], forecast: Forecast, age: Array, some: Array) -> Readings:
+    def revise(self, places: Sequence[int], forecast: Forecast, age: Array, observed: Array) -> Readings:
         found = Readings(*np.zeros((3, len(places))))
         which = self.which[list(places)]
         for number in np.unique(which).tolist():
             own = np.flatnonzero(which == number)
-            revised = self.readers[number].revise(own.tolist(), forecast.take(own), age[own], some[own])
+            revised = self.readers[number].revise(own.tolist(), forecast.take(own), age[own], observed[own])
             for values, new in zip(found, revised, strict=True):
                 values[own] = new
         return found
