@@ -241,7 +241,7 @@ def _reading(forecaster: Forecaster, traces: Sequence[Trace]) -> str:
         return "a run by index reads answers on the way"
     if not any(trace.response for trace in traces):
         return "answers are not read on the way: the traces have no texts"
-    return "answers are not read on the way: that takes 30 answers of one model with texts and more than 64 tokens"
+    return "answers are not read on the way: that takes 30 questions, answered by one model in more than 64 tokens"
 
 
 def _progress(*, quiet: bool) -> Callable[[str], None]:
