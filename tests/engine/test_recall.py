@@ -48,3 +48,14 @@ def test_runs_that_share_what_they_compute_are_those_that_do_not(alike):
     shared = Recall()
     for budget in (5_000, 80_000, 20_000, 40_000):
         assert run(budget, shared) == run(budget, call)
+
+
+def test_what_is_given_is_passed_on_and_not_compared():
+    recall, calls = Recall(), []
+
+    def add(number, more):
+        calls.append(more)
+        return number + len(more)
+
+    assert recall(add, 1, given=(["a"],)) == recall(add, 1, given=(["a"],)) == call(add, 1, given=(["a"],)) == 2
+    assert len(calls) == 2

@@ -16,7 +16,8 @@ from shadowprice.arrays import Array
 from shadowprice.engine.metered import Metered
 from shadowprice.engine.reserved import Reserved
 from shadowprice.forecast.reading import AGES
-from shadowprice.market.gittins import Chunks
+from shadowprice.market.gittins import Chunks, chunks
+from shadowprice.types import Forecast
 
 Ints: TypeAlias = NDArray[np.int64]
 _STAGES = np.array(AGES)
@@ -67,7 +68,8 @@ def _by_index(scheduler: Metered, ends: Ints, budget: int, cap: int, texts: Arra
         plan = scheduler.plan(active, age[active], left)
         read = texts if scheduler.reads else None
         if read is not None:
-            request, start, stop = _chunks_between(scheduler, active, age, last, read)
+            known = scheduler.corrected, active, age[active], last[active], scheduler.answers_read.since(active)
+            request, start, stop = scheduler.recall(_chunks_between, *known, scheduler.least, given=(scheduler, read))
         else:
             request, start, stop = scheduler.recall(_chunks, plan, active, scheduler.least)
         reached = np.minimum(stop, ends[request])
@@ -135,23 +137,31 @@ def _joined(plan: Chunks, least: int) -> tuple[NDArray[np.intp], Ints, Ints, Arr
 
 
 def _chunks_between(
-    scheduler: Metered, active: NDArray[np.intp], age: Ints, last: Ints, texts: Array
+    everybody: Forecast,
+    active: NDArray[np.intp],
+    age: Ints,
+    last: Ints,
+    since: Ints,
+    least: int,
+    scheduler: Metered,
+    texts: Array,
 ) -> tuple[NDArray[np.intp], Ints, Ints]:
     """The same for answers that are read on the way. They pause at every age at which they are read, up to their end,
     and what was read there decides on their chunks up to the next."""
     readable = ~np.isnan(texts[active, 0, 0])
-    later, stage = np.nonzero((age[active, None] < _STAGES) & (last[active, None] > _STAGES) & readable[:, None])
+    later, stage = np.nonzero((age[:, None] < _STAGES) & (last[:, None] > _STAGES) & readable[:, None])
     stage = np.append(np.full(active.size, -1), stage)  # -1: the present age
-    who, start = np.append(active, active[later]), np.append(age[active], _STAGES[stage[active.size :]])
+    who, start = np.append(active, active[later]), np.append(age, _STAGES[stage[active.size :]])
     order = np.lexsort((start, who))
     who, start, stage = who[order], start[order], stage[order]
     rows = np.flatnonzero(stage >= 0)
-    observed, everybody = texts[who[rows], stage[rows]], scheduler.corrected
+    observed = texts[who[rows], stage[rows]]
     read = scheduler.answers_read.revised(who, rows, start[rows].astype(np.float64), observed, everybody)
-    if (before := scheduler.answers_read.readings(active, everybody)) is not None:
+    if since.any() and (before := scheduler.answers_read.readings(active, everybody)) is not None:
         for values, old in zip(read, before, strict=True):
             values[stage < 0] = old
-    row, begin, stop, index = _joined(scheduler.chunks_of(who, start, read), scheduler.least)
+    plan = chunks(everybody.take(who), *scheduler.where(who, start), scheduler.anytime, read)
+    row, begin, stop, index = _joined(plan, least)
     never = np.iinfo(np.int64).max
     pause = np.append(_STAGES, never)[np.searchsorted(_STAGES, start, side="right")]
     pause[np.isnan(texts[who, 0, 0])] = never

@@ -49,7 +49,7 @@ from shadowprice.forecast.learning import recalibrate
 from shadowprice.forecast.loops import is_looping
 from shadowprice.forecast.reading import next_age
 from shadowprice.market.anytime import Anytime
-from shadowprice.market.gittins import Chunks, Readings
+from shadowprice.market.gittins import Chunks
 from shadowprice.market.level import steps_to
 from shadowprice.types import Completion, Forecast, Request, Result
 
@@ -332,16 +332,15 @@ class Metered:
 
     def prospects(self, active: NDArray[np.intp], age: NDArray[np.int64]) -> Chunks:
         """The chunks of requests from an age on."""
-        return self.chunks_of(active, age, self.answers_read.readings(active, self.corrected))
-
-    def chunks_of(self, active: NDArray[np.intp], age: NDArray[np.int64], read: Readings | None) -> Chunks:
-        return self.recall(chunks_after, self.corrected, active, *self._where(active, age), self.anytime, *(read or ()))
+        read = self.answers_read
+        where = (*self.where(active, age), self.anytime, read.since(active))
+        return self.recall(chunks_after, self.corrected, active, *where, given=(read,))
 
     def _known(self, active: NDArray[np.intp], age: NDArray[np.int64]) -> tuple[Forecast, Array, Array, Array]:
         """The arguments of `chunks`: forecasts, caps, ages and entry costs."""
-        return self.corrected.take(active), *self._where(active, age)
+        return self.corrected.take(active), *self.where(active, age)
 
-    def _where(self, active: NDArray[np.intp], age: NDArray[np.int64]) -> tuple[Array, Array, Array]:
+    def where(self, active: NDArray[np.intp], age: NDArray[np.int64]) -> tuple[Array, Array, Array]:
         """Caps, ages and entry costs."""
         batch = self._batch
         entry = batch.entry(active.tolist()) if batch.rates.priced else np.zeros(active.size)

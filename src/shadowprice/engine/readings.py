@@ -48,6 +48,12 @@ class AnswersRead:
         """Keeps the traits of an answer at an age: they revise its forecast from now on."""
         self._parts[place] = (age, np.asarray(observed, dtype=np.float32))
 
+    def since(self, active: NDArray[np.intp]) -> NDArray[np.int64]:
+        """The ages at which the answers to these requests were read last; 0: not at all."""
+        return np.array(
+            [self._parts[place][0] if place in self._parts else 0 for place in active.tolist()], dtype=np.int64
+        )
+
     def readings(self, active: NDArray[np.intp], everybody: Forecast) -> Readings | None:
         """What was read in the answers of these requests, with the forecasts of all; None: nothing."""
         rows = [row for row, place in enumerate(active.tolist()) if place in self._parts]
@@ -89,8 +95,12 @@ def chunks_after(
     age: Array,
     entry: Array,
     anytime: Anytime | None,
-    *read: Array,
+    since: NDArray[np.int64],
+    answers_read: AnswersRead,
 ) -> Chunks:
-    """The chunks of some requests after what was read in their answers, if anything was; all arguments are compared
-    where simulations share what they compute (`engine.recall`)."""
-    return chunks(everybody.take(active), cap, age, entry, anytime, Readings(*read) if read else None)
+    """The chunks of some requests after what was read in their answers, at the ages in `since`.
+
+    The ages say what was read where simulations of the same answers share what they compute (`engine.recall`).
+    """
+    read = answers_read.readings(active, everybody) if since.any() else None
+    return chunks(everybody.take(active), cap, age, entry, anytime, read)

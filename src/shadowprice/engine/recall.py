@@ -6,7 +6,7 @@ the same from the same answers, and have the same chunks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -15,14 +15,17 @@ T = TypeVar("T")
 
 
 class Call(Protocol):
-    """Calls a function, or knows what it would return."""
+    """Calls a function, or knows what it would return.
 
-    def __call__(self, function: Callable[..., T], *arguments: Any) -> T: ...
+    `given` are further arguments, which are not compared: the others say what they are.
+    """
+
+    def __call__(self, function: Callable[..., T], *arguments: Any, given: Sequence[Any] = ()) -> T: ...
 
 
-def call(function: Callable[..., T], *arguments: Any) -> T:
+def call(function: Callable[..., T], *arguments: Any, given: Sequence[Any] = ()) -> T:
     """Computes it, and remembers nothing."""
-    return function(*arguments)
+    return function(*arguments, *given)
 
 
 class Recall:
@@ -34,9 +37,9 @@ class Recall:
     def __init__(self) -> None:
         self._known: dict[Hashable, Any] = {}
 
-    def __call__(self, function: Callable[..., T], *arguments: Any) -> T:
+    def __call__(self, function: Callable[..., T], *arguments: Any, given: Sequence[Any] = ()) -> T:
         key = (function, *(each.tobytes() if isinstance(each, np.ndarray) else each for each in arguments))
         if key not in self._known:
-            self._known[key] = function(*arguments)
+            self._known[key] = function(*arguments, *given)
         found: T = self._known[key]
         return found
