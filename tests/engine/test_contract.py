@@ -40,9 +40,15 @@ STARTS_OVER = Story(  # a crash while an answer that was begun again is cut, and
     fails=0.5, kinds=["busy", "not continued", "busy", "down"], parallel=2, seed=108211,
 )  # fmt: skip
 
+AT_ITS_LIMIT = Story(  # one request lands instead of others that fail, and its landing ends after all else
+    tokens=[1] * 6, solve=[0] * 6, spread=0.02, ends=[1, 1, 55, 1, 1, 1], limits=[None] * 6, budget=5, continues=[True],
+    fails=0.5, kinds=["busy"], parallel=4, seed=2185,
+)  # fmt: skip
+
 
 @every_scheduler
 @example(story=STARTS_OVER, crashes=[6])
+@example(story=AT_ITS_LIMIT, crashes=[3])
 @given(story=stories(), crashes=st.lists(st.integers(0, 12), min_size=1, max_size=3))
 @some
 def test_after_a_crash_at_any_point_the_same_holds(make, story, crashes):

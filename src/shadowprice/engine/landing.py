@@ -281,7 +281,7 @@ class Lander:
         places = [
             place
             for place, ended in enumerate(batch.ended)
-            if not (ended or place in self._done or place in self._excluded)
+            if not (ended or place in self._done or place in self._excluded or place in self._landing)
             and self._can_land(place, batch.so_far.get(place))
         ]
         if curve is None or not self._worth_at_once():
@@ -309,7 +309,7 @@ class Lander:
         batch = self._inner.batch
         for place in self._waiting():
             at_cap = batch.age(place) >= batch.cap[place]
-            if at_cap and not (place in avoid or place in self._landing) and (work := self._work(place, available)):
+            if at_cap and place not in avoid and (work := self._work(place, available)):
                 self._landing.add(place)
                 return work
         return None
