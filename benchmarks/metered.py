@@ -4,7 +4,8 @@
     python benchmarks/metered.py qwen2.5-14b-instruct.math.jsonl.gz --cap 4096 \\
         --train llama-3.1-8b-instruct.math-train.jsonl.gz zeroeval-12-models.gsm8k-mathl5.jsonl.gz
     python benchmarks/metered.py --each zeroeval-12-models.gsm8k-mathl5.jsonl.gz
-    python benchmarks/metered.py FOLDER --seeds 2 --save after.json --against before.json
+    python benchmarks/metered.py FOLDER --seeds 1 --no-reading --save without.json
+    python benchmarks/metered.py FOLDER --seeds 1 --against without.json
 
 Four streams of 500 queries, five seeds each. Percent correct; `gap` is (index - clear) / (oracle - clear), with the
 paper's CLEAR (reserved). Forecasts are trained on the files after --train and adapted to 100 traces, which are left
@@ -130,6 +131,7 @@ def every_pool(options: argparse.Namespace, requirements: Requirements) -> None:
     found = []
     names = [path.name for path in options.train]
     settings = {"train": names, "only": options.only, "cap": options.cap or 4096, "seeds": options.seeds}
+    settings["reading"] = not options.no_reading
     for row in pools.rows(options.traces, times=(0.1, *SCARCE, 2.0), **settings):
         found.append(row)
         print(f"{row.pool}: {row.figures['closed + 100']:.2f} closed", flush=True)
@@ -169,6 +171,7 @@ def main() -> int:
     parser.add_argument("--each", type=Path)
     parser.add_argument("--seeds", type=int, default=5, help="of a folder")
     parser.add_argument("--only", default="", help="of a folder: pools that match this regular expression")
+    parser.add_argument("--no-reading", action="store_true", help="of a folder: answers are not read on the way")
     parser.add_argument("--save", type=Path, help="of a folder: a JSON file for the figures of all pools")
     parser.add_argument("--against", type=Path, help="of a folder: figures that were saved earlier")
     options = parser.parse_args()

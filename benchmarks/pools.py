@@ -133,9 +133,19 @@ class Row:
 
 
 def rows(
-    folder: Path, *, train: Sequence[str] = (), only: str = "", cap: int = 4096, times: Sequence[float], seeds: int
+    folder: Path,
+    *,
+    train: Sequence[str] = (),
+    only: str = "",
+    cap: int = 4096,
+    times: Sequence[float],
+    seeds: int,
+    reading: bool = True,
 ) -> Iterator[Row]:
-    """The rows of all pools; `train` limits the files that are trained on, `only` the pools (a regular expression)."""
+    """The rows of all pools; `train` limits the files that are trained on, `only` the pools (a regular expression).
+
+    reading  whether answers are read on the way
+    """
     files = {path.name: list(read_traces(path)) for path in sorted(folder.glob("*.jsonl.gz"))}
     trained: dict[tuple[str, str], TextForecaster | None] = {}  # by the file and the model that are left out
     for file, pool, left_out, others in unseen(files, train=train, only=only, cap=cap):
@@ -143,7 +153,7 @@ def rows(
             kept = without(others, left_out)
             trained[file, left_out] = TextForecaster().fit(kept) if kept else None
         if forecaster := trained[file, left_out]:
-            yield row(pool, file, forecaster, files, times, seeds)
+            yield row(pool, file, forecaster, files, times, seeds, reading)
 
 
 def unseen(
@@ -191,6 +201,7 @@ def row(
     files: Mapping[str, Sequence[Trace]],
     times: Sequence[float],
     seeds: int,
+    reading: bool,
 ) -> Row:
     found = Row(f"{file.split('.jsonl')[0]} | {pool.model}")
     found.figures |= {"questions": len(pool), "median": pool.median, "cut": float(pool.truncated.mean())}
@@ -219,7 +230,7 @@ def row(
         scouted = [each.predict(requests(rest.under_cap)) for each, (_, rest) in zip(trained, draws, strict=True)]
         quality(found, "scout", [(each, rest.under_cap) for each, (_, rest) in zip(scouted, draws, strict=True)])
         forecasts["scout"], readers["scout"] = scouted[0], trained[0].reader
-    simulated(found, measure(rest, forecasts, readers, times, seeds))
+    simulated(found, measure(rest, forecasts, readers if reading else {}, times, seeds))
     return found
 
 
